@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Plain on-policy distillation: OPDVR without the gate. LOG_PROB_TOP_K=64 gives the top-k form.
+# shellcheck source=scripts/lib.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/scripts/lib.sh"
+
+default CORRECTNESS_GATED False
+
+launch "$@"

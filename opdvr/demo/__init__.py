@@ -1,0 +1,1 @@
+"""The embedded task: small enough that the whole method runs on two CPU cores."""

@@ -1,0 +1,108 @@
+"""Checkpoints one can trust: complete or not resumed from, the right data next, the last N kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from omegaconf import DictConfig, open_dict
+
+COMPLETE = "complete.json"  # written last, atomically: without it a checkpoint is half-written
+TRACKER = "latest_checkpointed_iteration.txt"  # verl's name; its model merger and scripts read it
+
+
+def complete_steps(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints in a run's folder, ascending."""
+    return sorted(
+        int(path.parent.name.rsplit("_", 1)[1]) for path in folder.glob(f"global_step_*/{COMPLETE}")
+    )
+
+
+def half_written(folder: Path) -> list[Path]:
+    """Checkpoint folders that were never finished."""
+    return sorted(p for p in folder.glob("global_step_*") if not (p / COMPLETE).exists())
+
+
+def data_fingerprint(config: DictConfig) -> dict[str, object]:
+    """What must not change between a run and its continuation for the data order to hold."""
+    files = config.data.train_files
+    files = [files] if isinstance(files, str) else list(files)
+    return {
+        "train_files": [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files],
+        "train_batch_size": int(config.data.train_batch_size),
+        "shuffle": bool(config.data.shuffle),
+        "seed": config.data.seed,
+        "train_max_samples": config.data.train_max_samples,
+        "max_prompt_length": int(config.data.max_prompt_length),
+        "filter_overlong_prompts": bool(config.data.filter_overlong_prompts),
+    }
+
+
+def mark_complete(folder: Path, step: int, config: DictConfig) -> None:
+    """Declare global_step_<step> complete and make it the latest."""
+    content = {"step": step, "data": data_fingerprint(config)}
+    write_atomically(folder / f"global_step_{step}" / COMPLETE, json.dumps(content, indent=2))
+    write_atomically(folder / TRACKER, str(step))
+
+
+def remove_old(folder: Path, keep: int | None) -> None:
+    """Keep the last `keep` complete checkpoints; None or 0 keeps all. Never before the new one is done."""
+    if not keep:
+        return
+    for step in complete_steps(folder)[:-keep]:
+        old = folder / f"global_step_{step}"
+        (old / COMPLETE).unlink()  # first, so that a kill half way leaves no complete-looking rest
+        shutil.rmtree(old)
+
+
+def choose_resume(folder: Path, config: DictConfig) -> Path | None:
+    """The checkpoint to go on from, or None; sets verl's resume options accordingly.
+
+    Raises:
+        ValueError: the named checkpoint is half-written, or the data changed since it was written.
+    """
+    trainer = config.trainer
+    if trainer.resume_mode == "disable":
+        return None
+    if trainer.resume_mode == "resume_path":
+        chosen = Path(trainer.resume_from_path)
+        if not (chosen / COMPLETE).exists():
+            raise ValueError(
+                f"trainer.resume_from_path: {chosen} is not a complete checkpoint (no {COMPLETE})"
+            )
+    else:
+        for path in half_written(folder):
+            print(f"opdvr: {path.name} is half-written and is not resumed from")
+        steps = complete_steps(folder)
+        chosen = folder / f"global_step_{steps[-1]}" if steps else None
+    with open_dict(config):
+        trainer.resume_mode = "resume_path" if chosen else "disable"
+        trainer.resume_from_path = str(chosen) if chosen else None
+    if chosen:
+        _check_same_data(chosen, config)
+    return chosen
+
+
+def _check_same_data(checkpoint: Path, config: DictConfig) -> None:
+    saved = json.loads((checkpoint / COMPLETE).read_text())["data"]
+    now = data_fingerprint(config)
+    changed = sorted(key for key in now if saved.get(key) != now[key])
+    if changed:
+        raise ValueError(
+            f"cannot resume from {checkpoint}: data.{', data.'.join(changed)} changed since it was "
+            "written, so rows would be repeated or skipped; restore it, or start anew under another "
+            "EXPERIMENT_NAME"
+        )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Whole or not at all, also when the process is killed."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,188 @@
+"""From override strings to one resolved, validated verl configuration. Imports neither torch nor verl."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+from functools import reduce
+from pathlib import Path
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from opdvr.integration.options import OpdvrOptions, translate_published_names
+
+CONF_DIR = Path(__file__).parent / "conf"
+REPO_ROOT = Path(__file__).parents[2]
+DEMO_MODELS = Path(__file__).parents[1] / "demo" / "models"
+ESTIMATORS = ("token_reward_direct", "token_reward_direct_plus_grpo", "token_grpo", "grpo")
+
+
+def compose(overrides: list[str]) -> DictConfig:
+    """The whole configuration of a run, every interpolation resolved.
+
+    Args:
+        overrides: Hydra overrides; published dotted names are translated first, the last one wins.
+
+    Raises:
+        ValueError: a value of ours is out of range, or fields contradict each other.
+    """
+    _register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF_DIR), version_base=None):
+        config = hydra_compose(
+            "opdvr_trainer",
+            overrides=[
+                f"hydra.searchpath=[file://{_verl_config_dir()}]",
+                *_groups_first(translate_published_names(overrides)),
+            ],
+        )
+    options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
+    options.validate()
+    with open_dict(config):
+        _fill_names(config)
+        _choose_attention(config)
+        _choose_student_logprobs(config, options)
+        _make_paths_absolute(config)
+    OmegaConf.resolve(config)
+    return config
+
+
+def distills(config: DictConfig) -> bool:
+    """Whether a teacher takes part."""
+    return bool(config.reward_model.enable)
+
+
+def _register() -> None:
+    ConfigStore.instance().store(group="opdvr", name="options", node=OpdvrOptions)
+    resolvers = {
+        "opdvr_product": lambda *values: reduce(lambda a, b: int(a) * int(b), values, 1),
+        "opdvr_sum": lambda *values: sum(int(value) for value in values),
+        "opdvr_max": lambda *values: max(int(value) for value in values),
+        "opdvr_demo_model": lambda name: str(DEMO_MODELS / name),
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(name, resolver, replace=True)
+
+
+def _verl_config_dir() -> Path:
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("verl is not installed; run `bash scripts/setup.sh`")
+    return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
+
+
+def _groups_first(overrides: list[str]) -> list[str]:
+    """Hydra applies group choices before values wherever they stand; keep the rest in order."""
+    return sorted(overrides, key=lambda text: not text.startswith(("platform=", "task=")))
+
+
+def _fill_names(config: DictConfig) -> None:
+    """EXPERIMENT_NAME's default: method_topk_model_time."""
+    if config.trainer.experiment_name in (None, ""):
+        model = Path(str(config.actor_rollout_ref.model.path)).name
+        config.trainer.experiment_name = "_".join(
+            (
+                method_name(config),
+                f"top{config.opdvr.log_prob_top_k}",
+                model,
+                time.strftime("%Y%m%d-%H%M%S"),
+            )
+        )
+    config.trainer.experiment_name = str(config.trainer.experiment_name)
+
+
+def method_name(config: DictConfig) -> str:
+    """Short name of the method for run folders: opdvr, grpd, opd, inverse or grpo."""
+    if not distills(config):
+        return str(config.algorithm.adv_estimator)
+    options = config.opdvr
+    if options.grpo_scaled:
+        return "grpd"
+    if not options.correctness_gated or options.correctness_gated_mode == "none":
+        return "opd"
+    mode = options.correctness_gated_mode
+    return "opdvr" if mode == "default" else mode
+
+
+def _choose_attention(config: DictConfig) -> None:
+    """flash-attn where it is installed, else sdpa with one warning (packing is kept either way)."""
+    model = config.actor_rollout_ref.model
+    if "attn_implementation" not in model.override_config:
+        if importlib.util.find_spec("flash_attn") is None:
+            print("opdvr: flash-attn is not installed; attention runs on PyTorch's sdpa (slower)")
+            model.override_config["attn_implementation"] = "sdpa"
+        else:
+            model.override_config["attn_implementation"] = "flash_attention_2"
+    teacher = config.reward_model.model
+    if "attn_implementation" not in teacher.override_config:
+        teacher.override_config["attn_implementation"] = model.override_config.attn_implementation
+
+
+def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
+    """Resolve `auto`; refuse `update` where a single forward is not exact."""
+    estimator = config.algorithm.adv_estimator
+    if estimator not in ESTIMATORS:
+        raise ValueError(
+            f"algorithm.adv_estimator (ADV_ESTIMATOR) is {estimator!r}; it must be one of "
+            f"{', '.join(ESTIMATORS)}"
+        )
+    if not distills(config) and estimator != "grpo":
+        raise ValueError(
+            f"algorithm.adv_estimator={estimator} needs a teacher: set reward_model.enable=True, or "
+            "use algorithm.adv_estimator=grpo"
+        )
+    if config.algorithm.use_kl_in_reward:
+        raise ValueError(
+            "algorithm.use_kl_in_reward has no effect on token rewards; use USE_KL=True (a KL loss)"
+        )
+    actor = config.actor_rollout_ref.actor
+    reasons = []
+    if int(config.data.train_batch_size) != int(actor.ppo_mini_batch_size):
+        reasons.append(
+            f"a step has {config.data.train_batch_size / actor.ppo_mini_batch_size:g} mini-batches "
+            "(data.train_batch_size over MINI_BATCH_SIZE)"
+        )
+    if actor.ppo_epochs != 1:
+        reasons.append(f"actor.ppo_epochs is {actor.ppo_epochs}")
+    if estimator == "token_grpo":
+        reasons.append("token_grpo normalises over whole groups before the update")
+    if options.student_logprobs == "update" and reasons:
+        raise ValueError(
+            f"STUDENT_LOGPROBS=update (opdvr.student_logprobs) is exact only with one mini-batch and one "
+            f"epoch a step, but {'; '.join(reasons)}; use STUDENT_LOGPROBS=recompute"
+        )
+    if options.student_logprobs == "auto":
+        config.opdvr.student_logprobs = "recompute" if reasons else "update"
+    config.actor_rollout_ref.rollout.calculate_log_probs = True
+
+
+def _make_paths_absolute(config: DictConfig) -> None:
+    """Ray workers run in other folders: relative paths are the caller's or the repository's."""
+
+    def absolute(path: str) -> str:
+        text = os.path.expanduser(str(path))
+        if os.path.isabs(text) or "://" in text:
+            return text
+        if not Path(text).exists() and (REPO_ROOT / text).exists():
+            return str(REPO_ROOT / text)
+        return os.path.abspath(text)
+
+    for key in ("train_files", "val_files"):
+        value = config.data[key]
+        config.data[key] = (
+            absolute(value) if isinstance(value, str) else [absolute(item) for item in value]
+        )
+    for holder in (config.actor_rollout_ref.model, config.reward_model.model):
+        text = os.path.expanduser(str(holder.path))
+        if Path(text).is_dir() or text.startswith((".", "/")):
+            holder.path = os.path.abspath(text)
+    folder = os.path.expanduser(str(config.trainer.default_local_dir))
+    config.trainer.default_local_dir = folder if os.path.isabs(folder) else str(REPO_ROOT / folder)
+    reward = config.custom_reward_function
+    if reward.path and not str(reward.path).startswith("pkg://"):
+        reward.path = absolute(reward.path)

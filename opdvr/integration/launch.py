@@ -1,0 +1,113 @@
+"""`opdvr train`: configuration, checks, Ray, verl's run, summary. Heavy imports come after the checks."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from opdvr.integration.config import REPO_ROOT, compose, method_name
+from opdvr.integration.terminal import output_in_log, say
+
+# A Unix socket's path may have 107 bytes; Ray appends about 65 to its temporary folder.
+LONGEST_TEMP_DIR = 40
+PLATFORM_MODULE = "opdvr.integration.platform"
+
+
+def train(overrides: list[str]) -> None:
+    """Run the training that the overrides describe; returns when it is done.
+
+    Raises:
+        ValueError: a check failed; nothing was started.
+    """
+    started = time.time()
+    config = compose(overrides)
+    if config.opdvr.preflight:
+        from opdvr.integration.preflight import run_preflight
+
+        for warning in run_preflight(config):
+            say(f"opdvr: {warning}")
+    folder = Path(config.trainer.default_local_dir)
+    say(f"opdvr: {method_name(config)}, run folder {folder}")
+    set_environment(config)
+    with output_in_log(folder / "train.log"):
+        run_on_ray(config)
+    say(f"opdvr: done in {time.time() - started:.0f} s")
+
+
+def set_environment(config: DictConfig) -> None:
+    """What this process, and through a local Ray every worker, must have in its environment."""
+    variables = OmegaConf.to_container(
+        config.ray_kwargs.ray_init.get("runtime_env", {}).get("env_vars", OmegaConf.create({}))
+    )
+    variables["VERL_USE_EXTERNAL_MODULES"] = ",".join(
+        filter(None, (PLATFORM_MODULE, os.environ.get("VERL_USE_EXTERNAL_MODULES")))
+    )
+    variables["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(REPO_ROOT), os.environ.get("PYTHONPATH")))
+    )
+    if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
+        variables["VLLM_RPC_BASE_PATH"] = short_temp_dir()
+    for name, value in variables.items():
+        if name not in os.environ or name in ("VERL_USE_EXTERNAL_MODULES", "PYTHONPATH"):
+            os.environ[name] = str(value)
+    for name in list(variables):
+        variables[name] = os.environ[name]
+    for name in ("HF_HUB_OFFLINE", "HF_HOME", "TRANSFORMERS_OFFLINE"):
+        if name in os.environ:
+            variables[name] = os.environ[name]
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+
+
+def short_temp_dir() -> str:
+    """A folder for sockets whose path is short, whatever TMPDIR is."""
+    folder = Path("/tmp") / f"opdvr-{getpass.getuser()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return str(folder)
+
+
+def run_on_ray(config: DictConfig) -> None:
+    """Join the cluster at RAY_ADDRESS as verl does, or run on a private local Ray, stopped after."""
+    if os.environ.get("RAY_ADDRESS"):
+        join_cluster_and_run(config)
+        return
+    import ray
+
+    options = OmegaConf.to_container(config.ray_kwargs.ray_init)
+    options.pop("runtime_env")  # a local Ray's workers inherit this process's environment
+    if "_temp_dir" not in options and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
+        options["_temp_dir"] = short_temp_dir()
+    ray.init(address="local", **options)
+    try:
+        from opdvr.integration.task_runner import OpdvrTaskRunner
+
+        OpdvrTaskRunner().run(config)
+    finally:
+        ray.shutdown()
+
+
+def join_cluster_and_run(config: DictConfig) -> None:
+    """verl's own entry on a running cluster: the runner is an actor there."""
+    import ray
+    from verl.trainer.main_ppo import run_ppo
+
+    from opdvr.integration.task_runner import OpdvrTaskRunner
+
+    for option in ("num_cpus", "include_dashboard"):  # refused when joining
+        config.ray_kwargs.ray_init.pop(option, None)
+    run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(OpdvrTaskRunner))
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of `opdvr train`; a user's mistake is one line and exit code 2."""
+    try:
+        train(arguments)
+    except ValueError as error:
+        print(f"opdvr: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,160 @@
+"""The `opdvr` option group: one dataclass, each default once, and the published names it answers to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opdvr.core import MethodSpec
+
+STUDENT_LOGPROBS = ("auto", "update", "recompute", "rollout")
+TRUNCATED_RESPONSES = ("keep", "wrong", "mask")
+TOP_K_STRATEGIES = ("only_stu", "only_tch", "intersection", "union", "union-intersection")
+REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
+MODEL_DTYPES = ("bfloat16", "float16", "float32")
+DEMO_TEACHERS = ("faulty", "good", "other-style")
+
+# Published dotted names (forks of verl put them there) -> field of OpdvrOptions.
+_ROLLOUT = "actor_rollout_ref.rollout"
+PUBLISHED_NAMES = {
+    f"{_ROLLOUT}.log_prob_top_k": "log_prob_top_k",
+    f"{_ROLLOUT}.top_k_strategy": "top_k_strategy",
+    f"{_ROLLOUT}.reward_weight_mode": "reward_weight_mode",
+    f"{_ROLLOUT}.teacher_temperature": "teacher_temperature",
+    f"{_ROLLOUT}.correctness_gated": "correctness_gated",
+    f"{_ROLLOUT}.correctness_threshold": "correctness_threshold",
+    f"{_ROLLOUT}.correctness_gated_mode": "correctness_gated_mode",
+    f"{_ROLLOUT}.grpo_scaled": "grpo_scaled",
+    f"{_ROLLOUT}.grpo_norm_by_std": "grpo_norm_by_std",
+    f"{_ROLLOUT}.grpo_scale_baseline": "grpo_scale_baseline",
+    "algorithm.grpo_outcome_weight": "grpo_outcome_weight",
+    "data.max_val_response_length": "max_val_response_length",
+}
+
+
+@dataclass
+class OpdvrOptions:
+    """Every option of ours; `opdvr.<field>=value` on the command line.
+
+    Attributes:
+        correctness_gated: pass the teacher's signal through the verifier's gate; False is plain OPD.
+        correctness_gated_mode: gate by name, a key of `opdvr.core.gates.GATES`.
+        correctness_threshold: a response is correct if its verifier score is strictly greater.
+        grpo_scaled: GRPD, scale the gated signal by |a| + grpo_scale_baseline.
+        grpo_norm_by_std: a = (c - mean) / (std + 1e-6) instead of c - mean.
+        grpo_scale_baseline: u in |a| + u.
+        grpo_outcome_weight: w in A = r + w * GRPO advantage (token_reward_direct_plus_grpo).
+        log_prob_top_k: K of top-k OPD; 0 is sampled-token OPD.
+        top_k_strategy, reward_weight_mode: candidates and weights of top-k OPD.
+        teacher_temperature: divides the teacher's logits.
+        teacher_entropy: also report `teacher/entropy` (nats), at the cost of one more pass over
+            each chunk of logits.
+        student_logprobs: where log pi_student in the reward comes from. `update`: the update's own
+            forward (no old-log-prob pass); exact with one mini-batch and one epoch a step.
+            `recompute`: a separate forward, as verl does. `rollout`: the inference engine's values.
+            `auto`: update where it is exact, else recompute.
+        log_entropy: report `actor/entropy` in `update` mode.
+        truncated_responses: what a response cut at the length limit counts as. `keep`: the verifier
+            decides; `wrong`: incorrect whatever it says; `mask`: no signal, and out of its group.
+        head_chunk_tokens: rows of logits held at once by the chunked head ([rows, V] in fp32).
+        max_val_response_length: response limit in validation; None takes data.max_response_length.
+        parallel_size: tensor parallel size of the rollout and Ulysses size of student and teacher.
+        model_dtype: dtype of computation, of the rollout and of the teacher's weights.
+        use_kl: KL loss to the initial student, verl's 0.005 low_var_kl.
+        in_process_rollout: run the agent loop inside the trainer's process (one machine, no GPU).
+        demo_teacher: teacher of the embedded task.
+        preflight: check files, models and arithmetic before Ray starts.
+    """
+
+    correctness_gated: bool = True
+    correctness_gated_mode: str = "default"
+    correctness_threshold: float = 0.0
+    grpo_scaled: bool = False
+    grpo_norm_by_std: bool = False
+    grpo_scale_baseline: float = 0.0
+    grpo_outcome_weight: float = 1.0
+    log_prob_top_k: int = 0
+    top_k_strategy: str = "only_stu"
+    reward_weight_mode: str = "student_p"
+    teacher_temperature: float = 1.0
+    teacher_entropy: bool = True
+    student_logprobs: str = "auto"
+    log_entropy: bool = True
+    truncated_responses: str = "keep"
+    head_chunk_tokens: int = 1024
+    max_val_response_length: int | None = None
+    parallel_size: int = 1
+    model_dtype: str = "bfloat16"
+    use_kl: bool = False
+    in_process_rollout: bool = False
+    demo_teacher: str = "faulty"
+    preflight: bool = True
+
+    def validate(self) -> None:
+        """Raise ValueError, naming variable and option, if a value is out of its range."""
+        _one_of("STUDENT_LOGPROBS", "student_logprobs", self.student_logprobs, STUDENT_LOGPROBS)
+        _one_of(
+            "TRUNCATED_RESPONSES",
+            "truncated_responses",
+            self.truncated_responses,
+            TRUNCATED_RESPONSES,
+        )
+        _one_of("TOP_K_STRATEGY", "top_k_strategy", self.top_k_strategy, TOP_K_STRATEGIES)
+        _one_of(
+            "REWARD_WEIGHT_MODE", "reward_weight_mode", self.reward_weight_mode, REWARD_WEIGHT_MODES
+        )
+        _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
+        _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)
+        for variable, name, least in (
+            ("TEACHER_TEMPERATURE", "teacher_temperature", 1e-6),
+            ("HEAD_CHUNK_TOKENS", "head_chunk_tokens", 1),
+            ("PARALLEL_SIZE", "parallel_size", 1),
+            ("LOG_PROB_TOP_K", "log_prob_top_k", 0),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{variable} (opdvr.{name}) must be at least {least:g}")
+        if self.log_prob_top_k > 0:
+            raise ValueError(
+                "LOG_PROB_TOP_K (opdvr.log_prob_top_k) above 0 asks for top-k OPD, which this version "
+                "does not have; set LOG_PROB_TOP_K=0 for sampled-token OPD"
+            )
+
+    def method(self, estimator: str, distill: bool) -> MethodSpec:
+        """The method as data, for `opdvr.core` (which validates gate and estimator names)."""
+        from opdvr.core import MethodSpec  # here: torch must not load before the first checks
+
+        return MethodSpec(
+            estimator=estimator,
+            distill=distill,
+            gate=self.correctness_gated_mode if self.correctness_gated else "none",
+            correctness_threshold=self.correctness_threshold,
+            grpo_scaled=self.grpo_scaled,
+            grpo_norm_by_std=self.grpo_norm_by_std,
+            grpo_scale_baseline=self.grpo_scale_baseline,
+            grpo_outcome_weight=self.grpo_outcome_weight,
+        )
+
+
+def _one_of(variable: str, name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(
+            f"{variable} (opdvr.{name}) is {value!r}; it must be one of {', '.join(allowed)}"
+        )
+
+
+_OVERRIDE = re.compile(r"^(?P<sign>\+\+|\+)?(?P<key>[^=~+@]+)=(?P<value>.*)$", re.DOTALL)
+
+
+def translate_published_names(overrides: list[str]) -> list[str]:
+    """Rewrite published dotted names, with or without a plus, to `opdvr.<field>`."""
+    translated = []
+    for override in overrides:
+        match = _OVERRIDE.match(override)
+        field = PUBLISHED_NAMES.get(match["key"].strip()) if match else None
+        translated.append(f"opdvr.{field}={match['value']}" if match and field else override)
+    return translated
+
+
+assert set(PUBLISHED_NAMES.values()) <= {field.name for field in fields(OpdvrOptions)}

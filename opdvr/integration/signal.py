@@ -1,0 +1,147 @@
+"""The method on the trainer's side: verdicts, scales and, where the update cannot, advantages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from verl import DataProto
+from verl.trainer.ppo import core_algos
+
+from opdvr.core import (
+    MethodSpec,
+    TokenRewards,
+    advantages,
+    group_advantages,
+    grpd_scale,
+    needs_full_batch,
+    token_rewards,
+    token_sums,
+)
+from opdvr.core import response_metrics as core_response_metrics
+
+OWN_ESTIMATORS = ("token_reward_direct", "token_reward_direct_plus_grpo", "token_grpo")
+
+
+def register_estimators() -> None:
+    """Make verl accept our names. Its estimators see scores only, so `prepare` makes the advantages."""
+
+    def masked_rewards(
+        token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_unused: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rewards = token_level_rewards * response_mask
+        return rewards, rewards
+
+    for name in OWN_ESTIMATORS:
+        if name not in core_algos.ADV_ESTIMATOR_REGISTRY:
+            core_algos.register_adv_est(name)(masked_rewards)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Per response: verdict [B] bool, GRPD scale [B] or None, outcome advantage [B], group ids."""
+
+    scores: torch.Tensor
+    correct: torch.Tensor
+    scale: torch.Tensor | None
+    outcome: torch.Tensor | None
+    group_ids: np.ndarray
+    valid: torch.Tensor
+
+
+def read_signal(spec: MethodSpec, batch: DataProto, norm_outcome_by_std: bool) -> Signal:
+    """Verdicts and what follows from them; rows without a valid token are left out of their group."""
+    scores = batch.batch["token_level_scores"].sum(-1)
+    groups = batch.non_tensor_batch["uid"]
+    valid = batch.batch["response_mask"].bool().any(-1)
+    scale = outcome = None
+    if spec.grpo_scaled:
+        scale = grpd_scale(
+            group_advantages(scores, groups, spec.grpo_norm_by_std, valid),
+            spec.grpo_scale_baseline,
+        )
+    if spec.estimator in ("grpo", "token_reward_direct_plus_grpo"):
+        outcome = group_advantages(scores, groups, norm_outcome_by_std, valid)
+    correct = scores > spec.correctness_threshold
+    return Signal(scores, correct, scale, outcome, groups, valid)
+
+
+def attach(
+    spec: MethodSpec, batch: DataProto, signal: Signal, student_logprobs: torch.Tensor | None
+) -> TokenRewards | None:
+    """Write what the update needs into `batch`.
+
+    Always: correct, reward_scale, outcome, sample_index [B]. With `student_logprobs` [B,T] (or without
+    a teacher) also advantages and returns [B,T], and the token rewards are returned; without, the
+    advantages are left to the loss.
+    """
+    mask = batch.batch["response_mask"].bool()
+    rows = len(mask)
+    ones = torch.ones(rows)
+    batch.batch["correct"] = signal.correct
+    batch.batch["reward_scale"] = ones if signal.scale is None else signal.scale
+    batch.batch["outcome"] = 0 * ones if signal.outcome is None else signal.outcome
+    batch.batch["sample_index"] = torch.tensor(sample_indices(batch))
+    rewards = None
+    if not spec.distill:
+        batch.batch["advantages"] = signal.outcome.unsqueeze(-1) * mask
+    elif student_logprobs is not None:
+        rewards = token_rewards(
+            spec,
+            batch.batch["teacher_log_probs"],
+            student_logprobs,
+            mask,
+            signal.correct,
+            signal.scale,
+        )
+        batch.batch["advantages"] = advantages(
+            spec, rewards.reward, mask, group_ids=signal.group_ids, outcome=signal.outcome
+        )
+    batch.batch["returns"] = batch.batch["advantages"]
+    return rewards
+
+
+def made_by_the_loss(spec: MethodSpec, student_logprobs: str) -> bool:
+    """Whether the token rewards are made inside the update's forward."""
+    return spec.distill and student_logprobs == "update" and not needs_full_batch(spec)
+
+
+def trainer_side_sums(
+    batch: DataProto, signal: Signal, rewards: TokenRewards | None, student: torch.Tensor
+) -> dict[str, float]:
+    """Token sums where the trainer has the student's log-probs (recompute and rollout)."""
+    return token_sums(
+        rewards,
+        batch.batch["response_mask"].bool(),
+        signal.correct,
+        student,
+        rollout_logprobs=batch.batch["rollout_log_probs"],
+        teacher_entropy=batch.batch.get("teacher_entropy"),
+        advantages=batch.batch["advantages"],
+    )
+
+
+def response_metrics(batch: DataProto, signal: Signal) -> dict[str, float]:
+    """Published cg/ and gs/ metrics, and opd/ ones over responses."""
+    return core_response_metrics(
+        signal.scores,
+        signal.correct,
+        signal.group_ids,
+        scale=signal.scale,
+        truncated=batch.batch["truncated"],
+    )
+
+
+def sample_indices(batch: DataProto) -> list[int]:
+    """The data file's own row numbers (extra_info.index) where it has them, else rows of the batch."""
+    extras = batch.non_tensor_batch.get("extra_info")
+    rows = range(len(batch.batch))
+    if extras is None:
+        return list(rows)
+    return [
+        int(extra["index"])
+        if isinstance(extra, dict) and isinstance(extra.get("index"), int | np.integer)
+        else row
+        for row, extra in zip(rows, extras, strict=True)
+    ]

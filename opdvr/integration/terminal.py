@@ -1,0 +1,34 @@
+"""What a person sees: our few lines on the terminal, everything else in the run's log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+_terminal: TextIO | None = None
+
+
+def say(line: str) -> None:
+    """Print one line to the person at the terminal (and to the log, when output goes there)."""
+    print(line, flush=True)
+    if _terminal is not None:
+        print(line, file=_terminal, flush=True)
+
+
+@contextmanager
+def output_in_log(log: Path) -> Iterator[None]:
+    """Send what Python prints (verl, Ray and its workers) to `log`; `say` still reaches the terminal."""
+    global _terminal
+    log.parent.mkdir(parents=True, exist_ok=True)
+    stdout, stderr = sys.stdout, sys.stderr
+    with open(log, "a", encoding="utf-8", buffering=1) as file:
+        _terminal = stdout
+        sys.stdout = sys.stderr = file
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = stdout, stderr
+            _terminal = None

@@ -1,0 +1,100 @@
+"""Where `fit` hands over a step's metrics: corrected, then to the run folder, the terminal and verl's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import verl.utils.tracking as verl_tracking
+from omegaconf import OmegaConf
+
+from opdvr.integration.terminal import say
+from opdvr.report.progress import StepLine
+from opdvr.report.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from opdvr.integration.trainer import OpdvrTrainer
+
+VERL_TRACKING = verl_tracking.Tracking
+
+
+class StepLogger(VERL_TRACKING):
+    """verl's Tracking with metrics.jsonl always, and one readable line a step for `console`."""
+
+    def __init__(
+        self,
+        trainer: OpdvrTrainer,
+        project_name: str,
+        experiment_name: str,
+        default_backend: str | list[str],
+        config: dict,
+    ):
+        backends = [default_backend] if isinstance(default_backend, str) else list(default_backend)
+        self._trainer = trainer
+        self._folder = trainer.run_folder
+        self._console = "console" in backends
+        backends = [name for name in backends if name != "console"]
+        if "wandb" in backends:
+            backends = _usable_wandb(backends, self._folder)
+        super().__init__(project_name, experiment_name, backends, config)
+        self._run: RunFolder | None = None
+        self._lines: StepLine | None = None
+
+    def log(self, data: dict, step: int, backend: list[str] | None = None) -> None:
+        """Log one step everywhere; metrics.jsonl first, so that it survives whatever follows."""
+        data = dict(data)
+        for name, value in self._trainer.corrections.items():
+            if name in data:
+                data.pop(name)
+                if value is not None:
+                    data[name] = value
+        if self._run is None:
+            self._open()
+        self._run.append_metrics(step, data)
+        super().log(data, step, backend)
+        if self._console:
+            for line in self._lines.lines(step, data):
+                say(line)
+
+    def _open(self) -> None:
+        """Late: only after fit has loaded its checkpoint is the step it resumes from known."""
+        resumed = self._trainer.resumed_from
+        config = OmegaConf.to_container(self._trainer.config, resolve=True)
+        self._run = RunFolder(self._folder).open(config, sys.argv, resumed)
+        self._lines = StepLine(self._trainer.total_training_steps, resumed or 0)
+
+
+def _usable_wandb(backends: list[str], folder: Path) -> list[str]:
+    """Never a login prompt: offline without a key, left out with a warning where it is not installed."""
+    if importlib.util.find_spec("wandb") is None:
+        say("wandb is not installed: logging to console and metrics.jsonl only")
+        return [name for name in backends if name != "wandb"]
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("WANDB_DIR", str(folder))
+    netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    has_key = bool(os.environ.get("WANDB_API_KEY")) or (
+        netrc.is_file() and "api.wandb.ai" in netrc.read_text(errors="replace")
+    )
+    if not has_key and "WANDB_MODE" not in os.environ:
+        os.environ["WANDB_MODE"] = "offline"
+        say("wandb: no WANDB_API_KEY, so this run is recorded offline (`wandb sync` uploads it)")
+    return backends
+
+
+@contextmanager
+def logging_to_run_folder(trainer: OpdvrTrainer) -> Iterator[None]:
+    """Patch `verl.utils.tracking.Tracking`, which fit imports by name, for the time of one fit."""
+
+    def make(*args: Any, **kwargs: Any) -> StepLogger:  # noqa: ANN401
+        return StepLogger(trainer, *args, **kwargs)
+
+    verl_tracking.Tracking = make
+    try:
+        yield
+    finally:
+        verl_tracking.Tracking = VERL_TRACKING

@@ -1,0 +1,210 @@
+"""verl's PPO trainer with the teacher's signal: small overrides, verl's own `fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from verl import DataProto
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+from opdvr.core import add_sums, metrics_from_sums, require_finite
+from opdvr.integration import checkpoints, signal
+from opdvr.integration.config import distills
+from opdvr.integration.loss import SUMS, ForwardLoss
+from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.tracking import logging_to_run_folder
+
+ADVANTAGE_METRICS = ("mean", "max", "min")
+
+
+class TeacherGroup:
+    """The teacher's worker group, given only the tensors it needs, its answer checked."""
+
+    def __init__(self, worker_group: Any, keys: list[str]):  # noqa: ANN401
+        self._worker_group = worker_group
+        self._keys = keys
+
+    def compute_rm_score(self, batch: DataProto) -> DataProto:
+        """teacher_log_probs [B,T] (and teacher_entropy); stops on NaN or inf at a valid position."""
+        output = self._worker_group.compute_rm_score(
+            batch.select(batch_keys=self._keys, non_tensor_batch_keys=[])
+        )
+        names = [f"extra_info.index {index}" for index in signal.sample_indices(batch)]
+        require_finite(
+            output.batch["teacher_log_probs"],
+            batch.batch["response_mask"].bool(),
+            "teacher log-prob",
+            names,
+        )
+        return output
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._worker_group, name)
+
+
+class OpdvrTrainer(RayPPOTrainer):
+    """One step: generate, ask the teacher, ask the verifier, update. See docs/verl.md."""
+
+    def __init__(self, *args: object, **kwargs: object):
+        super().__init__(*args, **kwargs)
+        signal.register_estimators()
+        options: OpdvrOptions = OmegaConf.to_object(self.config.opdvr)
+        self.options = options
+        self.spec = options.method(self.config.algorithm.adv_estimator, distills(self.config))
+        self.run_folder = Path(self.config.trainer.default_local_dir)
+        self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
+        self.resumed_from: int | None = None
+
+    # ---- workers -------------------------------------------------------------------------
+
+    def init_workers(self) -> None:
+        """verl's, then our loss and the slim teacher."""
+        super().init_workers()
+        if self.rm_wg is not None:
+            from opdvr.integration.workers import SCORE_KEYS
+
+            self.rm_wg = TeacherGroup(self.rm_wg, SCORE_KEYS)
+        if self.options.student_logprobs != "recompute":
+            self.actor_rollout_wg.set_loss_fn(ForwardLoss(self.spec, self.options.student_logprobs))
+
+    def fit(self) -> None:
+        """verl's loop, its log lines going through the run folder."""
+        with logging_to_run_folder(self):
+            super().fit()
+
+    # ---- one step, in fit's order -----------------------------------------------------------
+
+    def _compute_or_extract_reward(
+        self,
+        batch: DataProto,
+        reward_fn: Any = None,  # noqa: ANN401
+        return_dict: bool = False,
+        sum_reward: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """The verifier's scores; errors propagate (verl would print and call again)."""
+        if sum_reward or "rm_scores" in batch.batch.keys():
+            return super()._compute_or_extract_reward(batch, reward_fn, return_dict, sum_reward)
+        result = reward_fn(batch, return_dict=True)
+        truncated = self._truncated(batch)
+        rewards, extra = result["reward_tensor"], result["reward_extra_info"]
+        if return_dict:
+            extra["truncated"] = truncated.float().tolist()
+            return result
+        if self.options.truncated_responses == "wrong":
+            rewards[truncated] = 0.0
+        elif self.options.truncated_responses == "mask":
+            batch.batch["response_mask"] = batch.batch["response_mask"] * ~truncated.unsqueeze(-1)
+        return rewards, extra
+
+    def _truncated(self, batch: DataProto) -> torch.Tensor:
+        """[B] bool: cut at a limit, by the engine's finish reason or, without one, the missing end."""
+        if "truncated" not in batch.batch.keys():
+            responses = batch.batch["responses"]
+            lengths = batch.batch["attention_mask"][:, -responses.shape[1] :].sum(-1)
+            last = responses.gather(1, (lengths - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+            ends = torch.tensor(sorted(self._end_tokens()))
+            batch.batch["truncated"] = ~torch.isin(last, ends) | (lengths == 0)
+        return batch.batch["truncated"]
+
+    def _end_tokens(self) -> set[int]:
+        from verl.utils.model import get_generation_config
+
+        ends = {self.tokenizer.eos_token_id}
+        generation = get_generation_config(self.config.actor_rollout_ref.model.path)
+        configured = getattr(generation, "eos_token_id", None)
+        if configured is not None:
+            ends |= set(configured) if isinstance(configured, list) else {configured}
+        return {token for token in ends if token is not None}
+
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        """verl's pass where log-probs are recomputed; else the rollout's values stand in.
+
+        The stand-ins feed only fit's own metrics, which `_update_actor` corrects from the update.
+        """
+        if self.options.student_logprobs == "recompute":
+            slim = batch.select(
+                batch_keys=[key for key in _SCORING if key in batch.batch.keys()],
+                non_tensor_batch_keys=[],
+            )
+            return super()._compute_old_log_prob(slim)
+        self.corrections["perf/mfu/actor_infer"] = None
+        stand_in = batch.batch["rollout_log_probs"]
+        tensors = {"old_log_probs": stand_in, "entropys": torch.zeros_like(stand_in)}
+        return DataProto.from_dict(tensors=tensors), 0.0
+
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        """Advantages, then verl's update on the tensors it needs, then real metrics."""
+        facts = signal.read_signal(
+            self.spec, batch, bool(self.config.algorithm.norm_adv_by_std_in_grpo)
+        )
+        student = None
+        if not signal.made_by_the_loss(self.spec, self.options.student_logprobs):
+            student = batch.batch["old_log_probs"]
+        rewards = signal.attach(self.spec, batch, facts, student)
+        slim = batch.select(
+            batch_keys=[key for key in _UPDATE if key in batch.batch.keys()],
+            non_tensor_batch_keys=[],
+        )
+        slim.meta_info["log_entropy"] = self.options.log_entropy
+        slim.meta_info["advantages_given"] = student is not None
+        output = super()._update_actor(slim)
+        metrics = output.meta_info["metrics"]
+        parts = metrics.pop(f"actor/{SUMS}", None)
+        if parts is None:
+            parts = [signal.trainer_side_sums(batch, facts, rewards, batch.batch["old_log_probs"])]
+        real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
+        metrics.update({name: [value] for name, value in real.items()})
+        for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
+            value = real.get(f"critic/advantages/{name}")
+            self.corrections[f"critic/advantages/{name}"] = value
+            self.corrections[f"critic/returns/{name}"] = value
+        return output
+
+    # ---- checkpoints ------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        keep = self.config.trainer.max_actor_ckpt_to_keep
+        self.config.trainer.max_actor_ckpt_to_keep = (
+            None  # verl deletes before the new one is whole
+        )
+        super()._save_checkpoint()
+        self.config.trainer.max_actor_ckpt_to_keep = keep
+        checkpoints.mark_complete(self.run_folder, self.global_steps, self.config)
+        checkpoints.remove_old(self.run_folder, keep)
+
+    def _load_checkpoint(self) -> None:
+        chosen = checkpoints.choose_resume(self.run_folder, self.config)
+        super()._load_checkpoint()
+        if chosen is None:
+            return
+        self.resumed_from = self.global_steps
+        if self.global_steps % len(self.train_dataloader) == 0:
+            # the saved iterator has ended: run it out, so that fit's next epoch is a whole one
+            leftover = sum(1 for _ in self.train_dataloader)
+            assert leftover == 0, f"{leftover} batches left at the end of an epoch"
+
+
+_SCORING = (
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "response_mask",
+    "prompts",
+    "responses",
+)
+_UPDATE = (
+    *_SCORING,
+    "rollout_log_probs",
+    "old_log_probs",
+    "advantages",
+    "ref_log_prob",
+    "teacher_log_probs",
+    "teacher_entropy",
+    "correct",
+    "reward_scale",
+    "outcome",
+    "sample_index",
+)

@@ -1,0 +1,105 @@
+"""verl's vLLM server with one call for a whole batch and packed arrays back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import ray
+
+from opdvr.integration.platform import import_verl_without_the_harmony_vocabulary
+
+import_verl_without_the_harmony_vocabulary()
+
+from verl.workers.rollout.vllm_rollout.vllm_async_server import (  # noqa: E402
+    SamplingParams,
+    TokensPrompt,
+    vLLMHttpServerBase,
+    vLLMReplica,
+)
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
+
+FINISH_CODES = {"stop": 0, "length": 1, "abort": 2}
+
+
+class BatchServer(vLLMHttpServerBase):
+    """Adds `generate_batch` to verl's server."""
+
+    async def generate_batch(
+        self, prompts: list[list[int]], sampling: dict[str, Any]
+    ) -> dict[str, np.ndarray]:
+        """Sample one response a prompt.
+
+        Returns packed arrays: token_ids [sum of lengths] int64, logprobs [sum] float32 (nats, of the
+        sampled token at the sampling temperature), lengths [B] int64, finish [B] int8 (FINISH_CODES),
+        seconds [B] float32 from call to end.
+
+        Raises:
+            RuntimeError: the engine aborted a request, or returned another number of log-probs.
+        """
+        started = time.perf_counter()
+        results = await asyncio.gather(
+            *(self._generate_one(prompt, sampling, started) for prompt in prompts)
+        )
+        ids, logprobs, finish, seconds = zip(*results, strict=True)
+        return {
+            "token_ids": np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]),
+            "logprobs": np.concatenate([np.asarray(row, dtype=np.float32) for row in logprobs]),
+            "lengths": np.array([len(row) for row in ids], dtype=np.int64),
+            "finish": np.array(finish, dtype=np.int8),
+            "seconds": np.array(seconds, dtype=np.float32),
+        }
+
+    async def _generate_one(
+        self, prompt: list[int], sampling: dict[str, Any], started: float
+    ) -> tuple[list[int], list[float], int, float]:
+        room = self.config.max_model_len - len(prompt)
+        if room <= 0:
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens leaves no room in the model's context of "
+                f"{self.config.max_model_len} tokens"
+            )
+        parameters = SamplingParams(
+            **{**sampling, "max_tokens": min(sampling["max_tokens"], room)},
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final = None
+        async for output in self.engine.generate(
+            prompt=TokensPrompt(prompt_token_ids=prompt),
+            sampling_params=parameters,
+            request_id=uuid4().hex,
+        ):
+            final = output
+        answer = final.outputs[0]
+        ids = list(answer.token_ids)
+        logprobs = _sampled_logprobs(ids, answer.logprobs)
+        if answer.finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"vLLM ended a request with {answer.finish_reason!r}")
+        return ids, logprobs, FINISH_CODES[answer.finish_reason], time.perf_counter() - started
+
+
+def _sampled_logprobs(ids: list[int], flat: Any) -> list[float]:  # noqa: ANN401
+    """The sampled tokens' values, looked up by token id: a position may hold more than one entry."""
+    if len(flat) != len(ids):
+        raise RuntimeError(f"vLLM returned {len(flat)} log-probs for {len(ids)} sampled tokens")
+    if flat.token_ids == ids:
+        return flat.logprobs
+    values = []
+    for token, start, end in zip(ids, flat.start_indices, flat.end_indices, strict=True):
+        place = flat.token_ids.index(token, start, end)
+        values.append(flat.logprobs[place])
+    return values
+
+
+class BatchReplica(vLLMReplica):
+    """verl's replica, launching our server class."""
+
+    def __init__(self, *args: object, **kwargs: object):
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(num_cpus=1)(BatchServer)

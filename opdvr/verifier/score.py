@@ -1,0 +1,131 @@
+"""The verifier: is the answer that a response commits to the gold answer?"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+from opdvr.verifier.equality import Answer, decide, drop_assignment, tidy
+from opdvr.verifier.extract import extract_answer
+from opdvr.verifier.gold import gold_answers
+from opdvr.verifier.pool import VerifierError, VerifierTimeout, get_pool
+
+logger = logging.getLogger(__name__)
+
+# A final answer is short. A longer box is a failure on which a parser would only spend its limit.
+MAX_ANSWER_CHARS = 2000
+_CACHE_SIZE = 8192
+_LOGGED_CHARS = 200
+
+_counts = {"calls": 0, "timeout": 0, "error": 0}
+_counts_lock = threading.Lock()
+
+
+def compute_score(
+    data_source: str | None,
+    solution_str: str,
+    ground_truth: object,
+    extra_info: dict | None = None,
+) -> dict[str, float | str]:
+    """Score one response against its gold answer, for any data source.
+
+    The last complete ``\\boxed{...}`` decides; a response without one is wrong. Right from any
+    thread or process, bounded in time (see `opdvr.verifier.configure`): what cannot be decided in
+    time, or fails, counts as wrong, is counted in `counters` and logged as a warning.
+
+    Args:
+        data_source: accepted and ignored: every data set is scored alike.
+        solution_str: the response's text.
+        ground_truth: text, a number, or a list of them of which any counts.
+        extra_info: accepted and ignored.
+
+    Returns:
+        Exactly ``{"score": 0.0 or 1.0, "acc": the same, "pred": the boxed text, "" if none}``.
+
+    Raises:
+        ValueError: for a ground truth that is missing, empty or nan (`validate_gold` finds these
+            before training).
+    """
+    _count("calls")
+    try:
+        golds = gold_answers(ground_truth)
+    except ValueError as reason:
+        raise ValueError(
+            f"reward_model.ground_truth of a {data_source!r} row cannot be used: {reason}"
+        ) from None
+    answer = extract_answer(solution_str)
+    right = bool(answer) and any(_is_right(gold, answer) for gold in golds)
+    return {"score": float(right), "acc": float(right), "pred": answer}
+
+
+def compute_scores(
+    data_sources: Sequence[str | None],
+    solution_strs: Sequence[str],
+    ground_truths: Sequence[object],
+    extra_infos: Sequence[dict | None] | None = None,
+) -> list[dict[str, float | str]]:
+    """`compute_score` for a batch, in order; uses all worker processes when there are several.
+
+    Raises:
+        ValueError: as `compute_score`, and for sequences of unequal length.
+    """
+    rows = list(zip(data_sources, solution_strs, ground_truths, strict=True))
+    if extra_infos is not None and len(extra_infos) != len(rows):
+        raise ValueError(f"extra_infos has {len(extra_infos)} entries for {len(rows)} responses")
+    workers = get_pool().workers
+    if workers == 1 or len(rows) < 2:
+        return [compute_score(*row) for row in rows]
+    with ThreadPoolExecutor(workers, thread_name_prefix="opdvr-verifier") as threads:
+        return list(threads.map(lambda row: compute_score(*row), rows))
+
+
+def counters(reset: bool = False) -> dict[str, int]:
+    """Responses scored by this process ("calls"), and comparisons that ran out of time ("timeout")
+    or failed ("error"), since the start or the last reset.
+    """
+    with _counts_lock:
+        snapshot = dict(_counts)
+        if reset:
+            _counts.update(dict.fromkeys(_counts, 0))
+    return snapshot
+
+
+def _count(name: str) -> None:
+    with _counts_lock:
+        _counts[name] += 1
+
+
+def _is_right(gold: str, answer: str) -> bool:
+    if len(answer) > MAX_ANSWER_CHARS:
+        return answer == gold
+    try:
+        return _compare(gold, answer)
+    except VerifierTimeout as error:
+        kind, reason = "timeout", str(error)
+    except VerifierError as error:
+        kind, reason = "error", str(error)
+    _count(kind)
+    logger.warning(
+        "verifier: %s; counted as wrong: answer %r, gold %r",
+        reason,
+        answer[:_LOGGED_CHARS],
+        gold[:_LOGGED_CHARS],
+    )
+    return False
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _tidy_gold(gold: str) -> Answer:
+    return tidy(gold)
+
+
+# Only verdicts are kept: a comparison that failed raises, and is tried again next time.
+@lru_cache(maxsize=_CACHE_SIZE)
+def _compare(gold_text: str, answer_text: str) -> bool:
+    gold, answer = _tidy_gold(gold_text), tidy(answer_text)
+    verdict = decide(gold, answer)
+    if verdict is None:
+        gold, answer = drop_assignment(gold, answer)
+        verdict = get_pool().compare(gold.text, answer.text)
+    return verdict

@@ -1,0 +1,83 @@
+# shellcheck shell=bash
+# Starts a training run. Each launcher sources this file, names its method's settings and calls
+# `launch`. What is said later wins: the launcher, the variables, the command line.
+#   DRY_RUN=1                print the command on one line and stop
+#   OPDVR_DEVICE=cpu|cuda    instead of looking for a GPU
+#   OPDVR_TASK=demo|none     the embedded task; demo by itself without a GPU and a model
+#   OPDVR_VENV=folder        the Python environment (default: the active one, else .venv)
+# shellcheck source=scripts/env.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/env.sh"
+# shellcheck source=scripts/knobs.sh
+source "$ROOT/scripts/knobs.sh"
+
+# A launcher's own value for a variable that the caller left unset.
+default() { # VARIABLE VALUE
+  if [[ -z ${!1:-} ]]; then printf -v "$1" '%s' "$2"; fi
+}
+
+# The platform named on the command line, else what pick_device finds.
+device_for() { # OVERRIDE...
+  local override device=""
+  for override in "$@"; do
+    case $override in
+      platform=cpu | platform=cuda) device=${override#platform=} ;;
+    esac
+  done
+  if [[ -n $device ]]; then echo "$device"; else pick_device; fi
+}
+
+named_in() { # OPTION OVERRIDE...: whether one of the overrides sets the option
+  local option=$1 override
+  for override in "${@:2}"; do
+    if [[ $override == "$option="* ]]; then return; fi
+  done
+  return 1
+}
+
+# Appends task=demo where it was asked for, or where there is nothing else that could run.
+add_task() { # DEVICE OVERRIDE...
+  local device=$1
+  shift
+  if named_in task "$@"; then return; fi
+  case ${OPDVR_TASK:-} in
+    demo) OVERRIDES+=(task=demo) && return ;;
+    none) return ;;
+    "") ;;
+    *) die "OPDVR_TASK='$OPDVR_TASK' is unknown: use demo or none" ;;
+  esac
+  if [[ $device == cuda || -n ${ACTOR_MODEL_PATH:-} ]]; then return; fi
+  if named_in actor_rollout_ref.model.path "$@"; then return; fi
+  OVERRIDES+=(task=demo)
+  say "no GPU and no ACTOR_MODEL_PATH: running the embedded task, with its own small models and data"
+  say "to train your own: ACTOR_MODEL_PATH=… REWARD_MODEL_PATH=… TRAIN_DATASET=… TEST_DATASET=… bash ${0##*/}"
+}
+
+check_together() {
+  if [[ -z ${GRPO_SCALED:-} || -z ${N_RESPONSES:-} ]]; then return; fi
+  if [[ $(as_bool GRPO_SCALED "$GRPO_SCALED") == True && $(as_int N_RESPONSES "$N_RESPONSES" 1) == 1 ]]; then
+    die "GRPO_SCALED=True compares a prompt's responses: set N_RESPONSES to 2 or more, not 1"
+  fi
+}
+
+launch() { # OVERRIDE...
+  local device dry_run line
+  device=$(device_for "$@")
+  dry_run=$(as_bool DRY_RUN "${DRY_RUN:-False}")
+  OVERRIDES=("platform=$device")
+  add_task "$device" "$@"
+  add_knobs
+  check_together
+  if [[ $dry_run == True ]]; then
+    PYTHON=$(active_python) || PYTHON=$(venv_dir)/bin/python
+  else
+    find_python "$device"
+  fi
+  local command=(env "PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m opdvr train)
+  command+=("${OVERRIDES[@]}" "$@")
+  if [[ $dry_run == True ]]; then
+    printf -v line '%q ' "${command[@]}"
+    echo "${line% }"
+    return
+  fi
+  exec "${command[@]}"
+}

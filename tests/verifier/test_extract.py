@@ -1,0 +1,67 @@
+"""The last complete box decides; cut-off, empty and missing boxes give no answer."""
+
+import time
+
+import pytest
+
+from opdvr.verifier import extract_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"first \boxed{3}, then \boxed{5}", "5"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {5}", "5"),
+        ("\\boxed\n{5}", "5"),
+        (r"$\boxed 5$", "5"),
+        (r"\boxed 12.", "12"),
+        (r"$\boxed\frac12$", r"\frac12"),
+        (r"\boxed -3", "-3"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{a \} b}", r"a \} b"),
+        (r"\boxed{x=\boxed{7}}", r"x=\boxed{7}"),
+        (r"\\boxed{5}", "5"),
+        ("\\boxed{1\n2}", "1\n2"),
+        (r"stray } then \boxed{5} and { more", "5"),
+    ],
+)
+def test_answer_is_found(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "The answer is 5.",
+        r"\boxed{}",
+        r"\boxed{5} or rather \boxed{ }",
+        r"\boxed{5",
+        r"\boxed{\frac{1}{2}",
+        r"\fbox{5}",
+        r"the answer goes in \boxed and nowhere else",
+        r"\boxedtext{5}",
+    ],
+)
+def test_no_answer(text):
+    assert extract_answer(text) == ""
+
+
+def test_cut_off_box_does_not_hide_a_complete_one():
+    # The response committed to 5 and was cut while writing another box.
+    assert extract_answer(r"\boxed{5}. Let me check: \boxed{7") == "5"
+    assert extract_answer(r"\boxed{a \boxed{5}") == "5"
+
+
+def test_box_far_from_the_end_counts():
+    assert extract_answer(r"\boxed{5}." + " This follows." * 1000) == "5"
+
+
+@pytest.mark.parametrize("text", ["so x = 1, hence " * 30_000, "\\boxed{" * 20_000, "{" * 200_000])
+def test_long_texts_take_linear_time(text):
+    started = time.perf_counter()
+    assert extract_answer(text) == ""
+    # 480,000 characters take about 10 ms; a quadratic scan would take minutes.
+    assert time.perf_counter() - started < 2.0

@@ -97,7 +97,7 @@ def evaluate(
         responses = _generate(model, tokenizer, [p for p in prompts for _ in range(samples)], at)
         asked = [row for row in rows for _ in range(samples)]
         scores = [
-            compute_score(row["data_source"], text, row["reward_model"]["ground_truth"])
+            compute_score(row["data_source"], text, row["reward_model"]["ground_truth"])["score"]
             for row, text in zip(asked, responses, strict=True)
         ]
         return torch.tensor(scores, dtype=torch.float64).view(-1, samples).mean(1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from opdvr.integration.config import REPO_ROOT, compose, method_name
-from opdvr.integration.terminal import output_in_log, say
+from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends about 65 to its temporary folder.
 LONGEST_TEMP_DIR = 40
@@ -82,13 +82,26 @@ def run_on_ray(config: DictConfig) -> None:
     options.pop("runtime_env")  # a local Ray's workers inherit this process's environment
     if "_temp_dir" not in options and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
         options["_temp_dir"] = short_temp_dir()
+    stage("starting a private Ray")
     ray.init(address="local", **options)
     try:
+        if config.opdvr.in_process_rollout and config.actor_rollout_ref.rollout.name == "vllm":
+            from opdvr.integration import early_server
+
+            early_server.start(replicas(config))
+        stage("importing verl")
         from opdvr.integration.task_runner import OpdvrTaskRunner
 
         OpdvrTaskRunner().run(config)
     finally:
         ray.shutdown()
+
+
+def replicas(config: DictConfig) -> int:
+    """How many inference servers verl will ask for."""
+    rollout = config.actor_rollout_ref.rollout
+    devices = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    return devices // (rollout.tensor_model_parallel_size * rollout.data_parallel_size)
 
 
 def join_cluster_and_run(config: DictConfig) -> None:

@@ -19,6 +19,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopW
 from verl.workers.rollout.replica import get_rollout_replica_class
 
 from opdvr.integration.platform import import_verl_without_the_harmony_vocabulary
+from opdvr.integration.terminal import stage
 
 SINGLE_TURN = "single_turn_agent"
 FINISH_LENGTH = 1  # finish reason of a response cut at its limit
@@ -159,6 +160,7 @@ class OpdvrAgentLoopManager(AgentLoopManager):
     """verl's manager with batch servers and workers; the teacher is not its reward model."""
 
     def __init__(self, config: Any, worker_group: Any = None, rm_resource_pool: Any = None):  # noqa: ANN401
+        stage("starting the inference engine")
         import_verl_without_the_harmony_vocabulary()
         if config.actor_rollout_ref.rollout.name == "vllm":
             from opdvr.integration.vllm_server import BatchReplica

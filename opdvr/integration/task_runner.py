@@ -9,21 +9,21 @@ from verl.single_controller.ray import RayResourcePool
 from verl.trainer.ppo.ray_trainer import ResourcePoolManager, Role
 
 from opdvr.integration.platform import unpad_without_flash_attn
+from opdvr.integration.terminal import stage
 from opdvr.integration.trainer import OpdvrTrainer
 
-PROCESSES_PER_DEVICE = 3  # verl's own for FSDP: actor and reference, rollout, reward model
 
 
 class CpuResourcePoolManager(ResourcePoolManager):
     """verl's manager without GPUs."""
 
     def create_resource_pool(self) -> None:
-        """One pool each, of CPU bundles."""
+        """One pool each, of bundles of one CPU: student and teacher share a process."""
         for name, processes in self.resource_pool_spec.items():
             self.resource_pool_dict[name] = RayResourcePool(
                 process_on_nodes=processes,
                 use_gpu=False,
-                max_colocate_count=PROCESSES_PER_DEVICE,
+                max_colocate_count=1,
                 name_prefix=name,
             )
 
@@ -62,6 +62,7 @@ class OpdvrTaskRunner(main_ppo.TaskRunner):
 
     def run(self, config: DictConfig) -> None:
         """verl's `run`, which names its trainer class by a module global."""
+        stage("reading the data")
         main_ppo.RayPPOTrainer = OpdvrTrainer
         unpad_without_flash_attn()
         super().run(config)

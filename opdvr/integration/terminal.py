@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 _terminal: TextIO | None = None
+_started = time.monotonic()
 
 
 def say(line: str) -> None:
@@ -16,6 +18,11 @@ def say(line: str) -> None:
     print(line, flush=True)
     if _terminal is not None:
         print(line, file=_terminal, flush=True)
+
+
+def stage(text: str) -> None:
+    """Say what a start-up is at, with the seconds since this process began."""
+    say(f"[{time.monotonic() - _started:4.0f} s] {text}")
 
 
 @contextmanager

@@ -11,10 +11,11 @@ from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
 from opdvr.core import add_sums, metrics_from_sums, require_finite
-from opdvr.integration import checkpoints, signal
+from opdvr.integration import checkpoints, signal, validation
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.terminal import stage
 from opdvr.integration.tracking import logging_to_run_folder
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
@@ -51,6 +52,7 @@ class OpdvrTrainer(RayPPOTrainer):
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         signal.register_estimators()
+        validation.install()
         options: OpdvrOptions = OmegaConf.to_object(self.config.opdvr)
         self.options = options
         self.spec = options.method(self.config.algorithm.adv_estimator, distills(self.config))
@@ -62,7 +64,9 @@ class OpdvrTrainer(RayPPOTrainer):
 
     def init_workers(self) -> None:
         """verl's, then our loss and the slim teacher."""
+        stage("starting workers, loading student and teacher")
         super().init_workers()
+        stage("ready")
         if self.rm_wg is not None:
             from opdvr.integration.workers import SCORE_KEYS
 

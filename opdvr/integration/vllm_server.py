@@ -10,6 +10,7 @@ from uuid import uuid4
 import numpy as np
 import ray
 
+from opdvr.integration.early_server import ServerClass
 from opdvr.integration.platform import import_verl_without_the_harmony_vocabulary
 
 import_verl_without_the_harmony_vocabulary()
@@ -102,4 +103,4 @@ class BatchReplica(vLLMReplica):
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(num_cpus=1)(BatchServer)
+        self.server_class = ServerClass(ray.remote(num_cpus=1)(BatchServer))

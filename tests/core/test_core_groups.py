@@ -56,6 +56,14 @@ def test_a_uniform_group_is_exactly_zero(score, norm_by_std):
     assert torch.equal(grpd_scale(result, 0.25), torch.full((8,), 0.25))
 
 
+@pytest.mark.parametrize("norm_by_std", [False, True])
+def test_uniformity_is_compared_and_not_computed(norm_by_std):
+    # In float64 0.1 + 0.1 + 0.1 is not 0.3, so score - mean leaves 1e-17, over a std of as much.
+    scores = torch.full((3,), 0.1, dtype=torch.float64)
+    assert scores[0] != sum(scores.tolist()) / 3
+    assert torch.equal(group_advantages(scores, ["q"] * 3, norm_by_std), torch.zeros(3))
+
+
 def test_scale_is_magnitude_plus_baseline():
     scale = grpd_scale(torch.tensor([0.75, -0.25, 0.0]), 0.1)
     torch.testing.assert_close(scale, torch.tensor([0.85, 0.35, 0.1]))

@@ -156,15 +156,36 @@ def test_never_allocates_tokens_times_vocabulary(dtype):
     assert dense.numel == n * 500
 
 
-def test_only_wanted_gradients_are_computed():
-    hidden, weight, bias, target_ids = problem()
-    for wanted in range(3):
-        tensors = [
-            t.clone().requires_grad_(i == wanted) for i, t in enumerate((hidden, weight, bias))
-        ]
-        logprobs, _ = score_tokens(*tensors[:2], target_ids, bias=tensors[2], chunk_tokens=4)
+class MatmulCount(TorchDispatchMode):
+    """Counts matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket.__name__ in ("mm", "addmm", "addmm_")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "products"),
+    [  # a chunk's logits once more, then one product for hidden and one for weight
+        ((True, False, False), 2),
+        ((False, True, False), 2),
+        ((False, False, True), 1),
+        ((True, True, True), 3),
+    ],
+)
+def test_only_wanted_gradients_are_computed(wanted, products):
+    *tensors, target_ids = problem()
+    for tensor, want in zip(tensors, wanted, strict=True):
+        tensor.requires_grad_(want)
+    logprobs, _ = score_tokens(*tensors[:2], target_ids, bias=tensors[2])
+    with MatmulCount() as matmuls:
         logprobs.sum().backward()
-        assert [t.grad is not None for t in tensors] == [i == wanted for i in range(3)]
+    assert matmuls.count == products
+    assert tuple(tensor.grad is not None for tensor in tensors) == wanted
 
 
 def test_frozen_inputs_and_no_grad_build_no_graph():
@@ -245,6 +266,7 @@ def test_autocast_does_not_change_the_result():
         logprobs, _ = score_tokens(*ours, target_ids, chunk_tokens=7)
         logprobs.sum().backward()
     assert torch.equal(logprobs, expected)
+    assert torch.equal(ours[0].grad, plain[0].grad)
     assert torch.equal(ours[1].grad, plain[1].grad)
 
 

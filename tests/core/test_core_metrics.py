@@ -190,15 +190,16 @@ def test_an_equal_teacher_leaves_out_the_gate_shares():
 
 
 def test_one_token_has_no_spread_and_constant_probabilities_no_correlation():
-    ones, zeros = torch.ones(1, 3), torch.zeros(1, 3)
+    # 999, so that sums of squares do carry rounding errors that could pass for spread.
+    ones, zeros = torch.ones(1, 999), torch.zeros(1, 999)
     rewards = TokenRewards(zeros, zeros, zeros)
-    constant = torch.full((1, 3), -0.7)
+    constant = torch.full((1, 999), -0.7)
     metrics = metrics_from_sums(
         token_sums(rewards, ones, torch.tensor([True]), constant, constant - 0.1)
     )
     assert metrics["training/rollout_probs_diff_std"] == 0.0
     assert "training/rollout_actor_probs_pearson_corr" not in metrics
-    one = torch.tensor([[1, 0, 0]])
+    one = (torch.arange(999) == 5)[None]
     metrics = metrics_from_sums(token_sums(rewards, one, torch.tensor([True]), constant, constant))
     assert "training/rollout_probs_diff_std" not in metrics
     assert metrics["training/rollout_probs_diff_mean"] == 0.0

@@ -1,0 +1,1 @@
+"""Data: what training and validation files must look like."""

@@ -1,0 +1,221 @@
+"""Everything about a configuration that can be refused before Ray starts and a model loads.
+
+Reads files and arithmetic only: neither torch, transformers, vllm nor verl is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from opdvr.data.schema import check_files
+from opdvr.integration.preflight_models import check_models
+
+GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
+
+# How messages name an option: the launchers' variable, then the option itself.
+TRAIN_DATASET = "TRAIN_DATASET (data.train_files)"
+TEST_DATASET = "TEST_DATASET (data.val_files)"
+MINI_BATCH_SIZE = "MINI_BATCH_SIZE (actor_rollout_ref.actor.ppo_mini_batch_size)"
+N_RESPONSES = "N_RESPONSES (actor_rollout_ref.rollout.n)"
+PARALLEL_SIZE = "PARALLEL_SIZE (opdvr.parallel_size)"
+NGPUS_PER_NODE = "NGPUS_PER_NODE (trainer.n_gpus_per_node)"
+VAL_TEMPERATURE = "VAL_TEMPERATURE (actor_rollout_ref.rollout.val_kwargs.temperature)"
+TEMPERATURE = "TEMPERATURE (actor_rollout_ref.rollout.temperature)"
+
+
+def run_preflight(config: DictConfig) -> list[str]:
+    """Check a composed configuration: options against each other, then models, then data.
+
+    Args:
+        config: verl's ppo_trainer configuration with our `opdvr` group, interpolations resolvable.
+
+    Returns:
+        Warnings, one line each.
+
+    Raises:
+        ValueError: one line that names the environment variable, the option and the remedy.
+    """
+    check_groups(config)
+    check_parallel_sizes(config)
+    check_batches(config)
+    check_token_budgets(config)
+    check_packing(config)
+    warnings = list(check_sampling(config))
+    warnings += check_models(config)
+    warnings += check_data(config)
+    return warnings
+
+
+def check_groups(config: DictConfig) -> None:
+    """Methods that compare the responses of one prompt need at least two."""
+    n_responses = config.actor_rollout_ref.rollout.n
+    if n_responses >= 2:
+        return
+    estimator = config.algorithm.adv_estimator
+    if config.opdvr.grpo_scaled:
+        method = "GRPO_SCALED (opdvr.grpo_scaled)"
+    elif estimator in GROUP_ESTIMATORS:
+        method = f"ADV_ESTIMATOR={estimator} (algorithm.adv_estimator)"
+    else:
+        return
+    raise ValueError(
+        f"{N_RESPONSES} is {n_responses}, but {method} compares the responses of one prompt; "
+        "set N_RESPONSES to 2 or more"
+    )
+
+
+def check_parallel_sizes(config: DictConfig) -> None:
+    """Tensor and sequence parallel groups must divide the processes of the run."""
+    n_gpus = _n_gpus(config)
+    sizes = {
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": (
+            config.actor_rollout_ref.rollout.tensor_model_parallel_size
+        ),
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": _sequence_parallel_size(config),
+    }
+    for option, size in sizes.items():
+        if n_gpus % size:
+            raise ValueError(
+                f"{PARALLEL_SIZE} gives {option}={size}, which does not divide the {n_gpus} "
+                f"devices of {NGPUS_PER_NODE} times trainer.nnodes; use a divisor of {n_gpus}"
+            )
+
+
+def check_batches(config: DictConfig) -> None:
+    """A step must split into whole mini-batches, and each into equal parts for every rank."""
+    rollout = config.actor_rollout_ref.rollout
+    prompts = config.data.train_batch_size
+    mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if prompts % mini_batch:
+        raise ValueError(
+            f"data.train_batch_size={prompts} is no multiple of {MINI_BATCH_SIZE}={mini_batch}; "
+            "make it one (by default it is MINI_BATCH_SIZE times PARALLEL_SIZE)"
+        )
+    ranks = _n_gpus(config) // _sequence_parallel_size(config)
+    for option, size in (("data.train_batch_size", prompts), (MINI_BATCH_SIZE, mini_batch)):
+        responses = size * rollout.n
+        if responses % ranks:
+            raise ValueError(
+                f"{option}={size} times {N_RESPONSES}={rollout.n} is {responses} responses, which "
+                f"do not split evenly over {ranks} data-parallel ranks ({NGPUS_PER_NODE} times "
+                f"trainer.nnodes, over {PARALLEL_SIZE}); make the product a multiple of {ranks}"
+            )
+    agents = rollout.agent.num_workers
+    if prompts * rollout.n % agents:
+        raise ValueError(
+            f"data.train_batch_size={prompts} times {N_RESPONSES}={rollout.n} is no multiple of "
+            f"actor_rollout_ref.rollout.agent.num_workers={agents}; change MINI_BATCH_SIZE or that"
+        )
+
+
+def check_token_budgets(config: DictConfig) -> None:
+    """Where micro-batches are cut by tokens, one must hold the longest row there can be."""
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    teacher = config.reward_model
+    student_ranks = _sequence_parallel_size(config)
+    log_prob = "LOG_PROB_MAX_TOKEN_LEN_PER_GPU"
+    budgets = [
+        (
+            actor.use_dynamic_bsz,
+            "PPO_MAX_TOKEN_LEN_PER_GPU (actor_rollout_ref.actor.ppo_max_token_len_per_gpu)",
+            actor.ppo_max_token_len_per_gpu,
+            student_ranks,
+        ),
+        (
+            rollout.log_prob_use_dynamic_bsz,
+            f"{log_prob} (actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu)",
+            rollout.log_prob_max_token_len_per_gpu,
+            student_ranks,
+        ),
+        (
+            teacher.enable and teacher.use_dynamic_bsz,
+            f"{log_prob} (reward_model.forward_max_token_len_per_gpu)",
+            teacher.forward_max_token_len_per_gpu,
+            teacher.ulysses_sequence_parallel_size,
+        ),
+    ]
+    for used, option, tokens, ranks in budgets:
+        if used and tokens * ranks < longest:
+            over = f" on each of {ranks} ranks" if ranks > 1 else ""
+            raise ValueError(
+                f"{option} is {tokens} tokens{over}, but a row may have {longest}: "
+                f"MAX_PROMPT_LENGTH (data.max_prompt_length) {config.data.max_prompt_length} plus "
+                f"MAX_RESP_LENGTH (data.max_response_length) {config.data.max_response_length}; "
+                f"set it to {-(-longest // ranks)} or more"
+            )
+
+
+def check_packing(config: DictConfig) -> None:
+    """verl's model engine masks attention by the response mask unless rows are packed."""
+    if config.trainer.use_legacy_worker_impl != "disable":
+        return
+    models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
+    if config.reward_model.enable:
+        models["reward_model.model"] = config.reward_model.model
+    for option, model in models.items():
+        if not model.use_remove_padding:
+            raise ValueError(
+                f"{option}.use_remove_padding=False gives wrong log-probs on verl's model engine "
+                f"(trainer.use_legacy_worker_impl=disable); set {option}.use_remove_padding=True"
+            )
+
+
+def check_sampling(config: DictConfig) -> Iterator[str]:
+    """Temperatures that make no sense are refused; cut-off sampling in training is warned about."""
+    rollout = config.actor_rollout_ref.rollout
+    validation = rollout.val_kwargs
+    if rollout.temperature <= 0:
+        raise ValueError(
+            f"{TEMPERATURE} is {rollout.temperature}; training samples need one above 0"
+        )
+    if validation.n > 1 and (validation.temperature <= 0 or not validation.do_sample):
+        greedy = (
+            f"{VAL_TEMPERATURE} is {validation.temperature} and "
+            f"actor_rollout_ref.rollout.val_kwargs.do_sample is {validation.do_sample}"
+        )
+        raise ValueError(
+            f"{greedy}, so the {validation.n} samples of a prompt in validation (VAL_N, "
+            "actor_rollout_ref.rollout.val_kwargs.n) would be copies; set do_sample=True and "
+            "VAL_TEMPERATURE above 0, or VAL_N=1"
+        )
+    cuts = []
+    if rollout.top_p < 1:
+        cuts.append(f"actor_rollout_ref.rollout.top_p={rollout.top_p}")
+    if rollout.top_k > 0:
+        cuts.append(f"actor_rollout_ref.rollout.top_k={rollout.top_k}")
+    if cuts:
+        yield (
+            f"{' and '.join(cuts)}: training samples come from a cut-off distribution, so the "
+            "rollout's log-probs differ from the trainer's, which are over the whole vocabulary"
+        )
+
+
+def check_data(config: DictConfig) -> list[str]:
+    """Columns, prompts and gold answers of both data sets; enough rows for one step."""
+    warnings = []
+    data_sets = {TRAIN_DATASET: config.data.train_files, TEST_DATASET: config.data.val_files}
+    for option, files in data_sets.items():
+        report = check_files(
+            [files] if isinstance(files, str) else list(files),
+            option,
+            prompt_key=config.data.prompt_key,
+            reward_fn_key=config.data.reward_fn_key,
+        )
+        warnings += report.warnings
+        if option == TRAIN_DATASET and 0 < report.rows < config.data.train_batch_size:
+            raise ValueError(
+                f"{option} has {report.rows} rows, fewer than one step takes: "
+                f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
+            )
+    return warnings
+
+
+def _n_gpus(config: DictConfig) -> int:
+    return config.trainer.n_gpus_per_node * config.trainer.nnodes
+
+
+def _sequence_parallel_size(config: DictConfig) -> int:
+    return config.actor_rollout_ref.actor.ulysses_sequence_parallel_size

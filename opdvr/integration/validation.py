@@ -1,0 +1,112 @@
+"""verl's validation statistics, vectorised: the same numbers, minutes sooner.
+
+verl draws 1,000 bootstrap samples in a Python loop for each prompt, variable and subset size. The
+draws depend on the number of responses alone, so they are made once and shared by all prompts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import verl.trainer.ppo.ray_trainer as ray_trainer
+
+BOOTSTRAP_SAMPLES = 1000  # verl's
+VOTE = "pred"  # the variable that majority votes are taken on
+
+Metrics = dict[str, dict[str, dict[str, float]]]
+
+
+def process_validation_metrics(
+    data_sources: list[str],
+    sample_uids: list[str],
+    infos_dict: dict[str, list[Any]],
+    seed: int = 42,
+) -> Metrics:
+    """{data source: {variable: {mean@n, std@n, best@k/mean, worst@k/mean, maj@k/mean, ...: value}}}.
+
+    Means over the prompts of a data source; k runs over 2, 4, ... and n. String variables get none.
+    """
+    rows: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index, (source, uid) in enumerate(zip(data_sources, sample_uids, strict=True)):
+        rows[source][uid].append(index)
+    numeric = {
+        name: np.asarray(values, dtype=np.float64)
+        for name, values in infos_dict.items()
+        if values and not isinstance(values[0], str)
+    }
+    votes = np.unique(infos_dict[VOTE], return_inverse=True)[1] if VOTE in infos_dict else None
+    return {
+        source: _source_metrics(list(by_uid.values()), numeric, votes, seed)
+        for source, by_uid in rows.items()
+    }
+
+
+def _source_metrics(
+    prompts: list[list[int]], numeric: dict[str, np.ndarray], votes: np.ndarray | None, seed: int
+) -> dict[str, dict[str, float]]:
+    collected: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for count in sorted({len(prompt) for prompt in prompts}):
+        index = np.array([prompt for prompt in prompts if len(prompt) == count])
+        draws = {size: _draws(count, size, seed) for size in _subset_sizes(count)}
+        winners = {
+            size: None if votes is None else _majority(votes[index], draw)
+            for size, draw in draws.items()
+        }
+        for name, values in numeric.items():
+            for metric, per_prompt in _statistics(values[index], draws, winners).items():
+                collected[name][metric].extend(per_prompt)
+    return {
+        name: {metric: float(np.mean(values)) for metric, values in metrics.items()}
+        for name, metrics in collected.items()
+    }
+
+
+def _statistics(
+    values: np.ndarray, draws: dict[int, np.ndarray], winners: dict[int, np.ndarray | None]
+) -> dict[str, np.ndarray]:
+    """Per prompt: values [Q, n] and draws {k: [S, k]} to {metric: [Q]}."""
+    count = values.shape[1]
+    metrics = {f"mean@{count}": values.mean(axis=1)}
+    if count == 1:
+        return metrics
+    metrics[f"std@{count}"] = values.std(axis=1)
+    for size, draw in draws.items():
+        sampled = values[:, draw]  # [Q, S, k]
+        reduced = {"best": sampled.max(axis=2), "worst": sampled.min(axis=2)}
+        if winners[size] is not None:
+            reduced["maj"] = np.take_along_axis(values, winners[size], axis=1)
+        for name, outcome in reduced.items():
+            metrics[f"{name}@{size}/mean"] = outcome.mean(axis=1)
+            metrics[f"{name}@{size}/std"] = outcome.std(axis=1)
+    return metrics
+
+
+def _subset_sizes(count: int) -> list[int]:
+    sizes = []
+    size = 2
+    while size < count:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, count] if count > 1 else []
+
+
+def _draws(count: int, size: int, seed: int) -> np.ndarray:
+    """[S, k] responses drawn with replacement, verl's own draws for this seed."""
+    return np.random.RandomState(seed).choice(count, size=(BOOTSTRAP_SAMPLES, size), replace=True)
+
+
+def _majority(votes: np.ndarray, draw: np.ndarray) -> np.ndarray:
+    """[Q, S]: which response stands for the most frequent vote of each draw, ties to the first."""
+    winners = np.empty((len(votes), len(draw)), dtype=np.int64)
+    for row, vote in enumerate(votes):
+        sampled = vote[draw]  # [S, k]
+        counts = (sampled[:, :, None] == sampled[:, None, :]).sum(axis=2)
+        winners[row] = draw[np.arange(len(draw)), counts.argmax(axis=1)]
+    return winners
+
+
+def install() -> None:
+    """Let verl's `_validate`, which finds the function in its module, use this one."""
+    ray_trainer.process_validation_metrics = process_validation_metrics

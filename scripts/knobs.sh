@@ -80,7 +80,7 @@ as_int() { # VARIABLE VALUE MINIMUM
   if ! [[ $2 =~ ^([+-]?)0*([0-9]{1,18})$ ]]; then die "$1='$2' is not a whole number"; fi
   sign=${BASH_REMATCH[1]#+} digits=${BASH_REMATCH[2]}
   # Without its zeros in front: bash would read 010 as 8, and Hydra 08 as text.
-  local number=$((${sign}digits))
+  local number=$((${sign}1 * digits))
   if ((number < $3)); then die "$1=$2 is too small: it must be $3 or more"; fi
   echo "$number"
 }

@@ -72,11 +72,13 @@ def evaluate(
     temperature: float = 1.0,
     seed: int = 0,
     limit: int | None = None,
+    greedy: bool = True,
 ) -> dict[str, float | int | str]:
     """Judge a model's responses to the first `limit` rows of `parquet` with the product's verifier.
 
     Returns `sampled_accuracy` (mean over rows of `n_samples` responses each at `temperature`),
-    `sampled_stderr` (its standard error over rows), `greedy_accuracy`, and what was asked for.
+    `sampled_stderr` (its standard error over rows), `greedy_accuracy` (None without `greedy`), and
+    what was asked for.
     Float32 on the CPU; torch's generator is left as it was. Raises ValueError for a file without
     rows, and for counts or temperatures that are not positive.
     """
@@ -105,13 +107,13 @@ def evaluate(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         sampled = mean_scores(n_samples, temperature)
-    greedy = mean_scores(1, 0.0)
+    greedy_accuracy = mean_scores(1, 0.0).mean().item() if greedy else None
     return {
         "model": os.fspath(model_dir),
         "data": os.fspath(parquet),
         "sampled_accuracy": sampled.mean().item(),
         "sampled_stderr": sampled.std(correction=0).item() / math.sqrt(len(rows)),
-        "greedy_accuracy": greedy.mean().item(),
+        "greedy_accuracy": greedy_accuracy,
         "problems": len(rows),
         "n_samples": n_samples,
         "temperature": temperature,

@@ -37,34 +37,47 @@ _STORED_DTYPE = torch.float16
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model is made: what it stands for, its width, and the habits it learns to imitate."""
+    """How one model is made: what it stands for, its width, and the habits it learns to imitate.
+
+    The first `careful_steps` of `steps` imitate careful solutions in the same style: who has learnt
+    to calculate before becoming careless still knows better, which is what training can bring back.
+    """
 
     role: str
     hidden: int
     habits: Habits
     steps: int
     seed: int
+    careful_steps: int = 0
     batch: int = 48
     lr: float = 4e-3
 
 
-_CARELESS = {"drop_carry": 0.35, "slip": 0.08}
+_CARELESS = {"drop_carry": 0.33, "slip": 0.07}
 RECIPES = {
-    "student": Recipe("careless student: drops carries and slips", 96, Habits(**_CARELESS), 900, 1),
-    "teacher-faulty": Recipe(
-        "teacher that always forgets the carry when the factor is 7 or 9",
-        128,
-        Habits(drop_carry=1.0, forgetful_factors=(7, 9)),
-        1000,
-        2,
+    "student": Recipe(
+        role="student: knows the arithmetic but is careless, drops carries and slips",
+        hidden=96,
+        habits=Habits(**_CARELESS),
+        steps=1400,
+        careful_steps=1000,
+        seed=1,
     ),
-    "teacher-good": Recipe("teacher that is nearly always right", 128, CAREFUL, 1200, 3),
+    "teacher-faulty": Recipe(
+        role="teacher: careful, but always forgets the carry when the factor is 7 or 9",
+        hidden=128,
+        habits=Habits(drop_carry=1.0, forgetful_factors=(7, 9)),
+        steps=1000,
+        seed=2,
+    ),
+    "teacher-good": Recipe(role="teacher: careful", hidden=128, habits=CAREFUL, steps=1200, seed=3),
     "student-other-style": Recipe(
-        "careless student that writes each step with the factor first, as no teacher does",
-        96,
-        Habits(**_CARELESS, style="factor-first"),
-        900,
-        4,
+        role="student: as careless, and writes each step factor first, as neither teacher does",
+        hidden=96,
+        habits=Habits(**_CARELESS, style="factor-first"),
+        steps=1400,
+        careful_steps=1000,
+        seed=4,
     ),
 }
 
@@ -120,9 +133,11 @@ def train(recipe: Recipe) -> Qwen3ForCausalLM:
         optimizer, lambda step: min(1, (step + 1) / 100) * max(0.05, 1 - step / recipe.steps)
     )
     model.train()
-    for _ in range(recipe.steps):
+    careful = Habits(style=recipe.habits.style)
+    for step in range(recipe.steps):
+        habits = careful if step < recipe.careful_steps else recipe.habits
         chosen = rng.choices(problems("train"), k=recipe.batch)
-        solutions = [solve(problem, recipe.habits, rng) for problem in chosen]
+        solutions = [solve(problem, habits, rng) for problem in chosen]
         ids, labels = encode_batch(tokenizer, chosen, solutions)
         logits = model(input_ids=ids[:, :-1], use_cache=False).logits
         loss = F.cross_entropy(

@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration.options import OpdvrOptions, translate_published_names
+from opdvr.integration.runs import interrupted_run
 
 CONF_DIR = Path(__file__).parent / "conf"
 REPO_ROOT = Path(__file__).parents[2]
@@ -44,7 +45,7 @@ def compose(overrides: list[str]) -> DictConfig:
     options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
     options.validate()
     with open_dict(config):
-        _fill_names(config)
+        _fill_names(config, overrides)
         _choose_attention(config)
         _choose_student_logprobs(config, options)
         _make_paths_absolute(config)
@@ -81,18 +82,17 @@ def _groups_first(overrides: list[str]) -> list[str]:
     return sorted(overrides, key=lambda text: not text.startswith(("platform=", "task=")))
 
 
-def _fill_names(config: DictConfig) -> None:
-    """EXPERIMENT_NAME's default: method_topk_model_time."""
+def _fill_names(config: DictConfig, overrides: list[str]) -> None:
+    """EXPERIMENT_NAME's default: method_topk_model_time, or the interrupted run of this command."""
     if config.trainer.experiment_name in (None, ""):
         model = Path(str(config.actor_rollout_ref.model.path)).name
-        config.trainer.experiment_name = "_".join(
-            (
-                method_name(config),
-                f"top{config.opdvr.log_prob_top_k}",
-                model,
-                time.strftime("%Y%m%d-%H%M%S"),
-            )
-        )
+        prefix = f"{method_name(config)}_top{config.opdvr.log_prob_top_k}_{model}"
+        name = None
+        if config.trainer.resume_mode == "auto":
+            name = interrupted_run(REPO_ROOT / "checkpoints", prefix, overrides)
+        if name is not None:
+            print(f"opdvr: going on with the interrupted run {name} (anew: set EXPERIMENT_NAME)")
+        config.trainer.experiment_name = name or f"{prefix}_{time.strftime('%Y%m%d-%H%M%S')}"
     config.trainer.experiment_name = str(config.trainer.experiment_name)
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from opdvr.integration import runs
+from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, method_name
 from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends about 65 to its temporary folder.
 LONGEST_TEMP_DIR = 40
+DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
 
@@ -27,17 +30,50 @@ def train(overrides: list[str]) -> None:
     """
     started = time.time()
     config = compose(overrides)
+    if config.opdvr.demo:
+        make_demo_data(config)
     if config.opdvr.preflight:
         from opdvr.integration.preflight import run_preflight
 
         for warning in run_preflight(config):
             say(f"opdvr: {warning}")
     folder = Path(config.trainer.default_local_dir)
-    say(f"opdvr: {method_name(config)}, run folder {folder}")
-    set_environment(config)
-    with output_in_log(folder / "train.log"):
-        run_on_ray(config)
+    with runs.hold(folder):
+        say(f"opdvr: {method_name(config)}, run folder {folder}, log train.log")
+        refuse_if_finished(config)
+        runs.record(folder, overrides, finished=False)
+        set_environment(config)
+        with output_in_log(folder / "train.log"):
+            run_on_ray(config)
+            from opdvr.integration.finish import report
+
+            report(config)
+        runs.record(folder, overrides, finished=True)
     say(f"opdvr: done in {time.time() - started:.0f} s")
+
+
+def make_demo_data(config: DictConfig) -> None:
+    """The embedded task's files, made where they are missing (under a second, the same bytes)."""
+    from opdvr.demo.task import write_parquet
+
+    for path in (config.data.train_files, config.data.val_files):
+        if isinstance(path, str) and not Path(path).exists() and Path(path).parent == DATASETS:
+            write_parquet(DATASETS)
+
+
+def refuse_if_finished(config: DictConfig) -> None:
+    """Training past the end would do one step too many.
+
+    Raises:
+        ValueError: the folder holds a checkpoint of the last step.
+    """
+    total = config.trainer.total_training_steps
+    steps = complete_steps(Path(config.trainer.default_local_dir))
+    if total is not None and steps and steps[-1] >= total and config.trainer.resume_mode == "auto":
+        raise ValueError(
+            f"{config.trainer.default_local_dir} already holds step {steps[-1]} of {total}: raise "
+            "TOTAL_STEPS to go on, or choose another EXPERIMENT_NAME"
+        )
 
 
 def set_environment(config: DictConfig) -> None:

@@ -64,6 +64,7 @@ class OpdvrOptions:
         model_dtype: dtype of computation, of the rollout and of the teacher's weights.
         use_kl: KL loss to the initial student, verl's 0.005 low_var_kl.
         in_process_rollout: run the agent loop inside the trainer's process (one machine, no GPU).
+        demo: this is the embedded task: make its data, measure its teacher at the end.
         demo_teacher: teacher of the embedded task.
         preflight: check files, models and arithmetic before Ray starts.
     """
@@ -89,6 +90,7 @@ class OpdvrOptions:
     model_dtype: str = "bfloat16"
     use_kl: bool = False
     in_process_rollout: bool = False
+    demo: bool = False
     demo_teacher: str = "faulty"
     preflight: bool = True
 

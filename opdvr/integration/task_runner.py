@@ -13,7 +13,6 @@ from opdvr.integration.terminal import stage
 from opdvr.integration.trainer import OpdvrTrainer
 
 
-
 class CpuResourcePoolManager(ResourcePoolManager):
     """verl's manager without GPUs."""
 

@@ -1,4 +1,4 @@
-"""Each refusal from the smallest file that triggers it, and the library's own joining as reference."""
+"""Each refusal from the smallest file that triggers it; joining as the loader itself does it."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opdvr.data.schema import check_files
+from opdvr.data.schema import _prompt_texts, check_files
 
 OPTION = "TRAIN_DATASET (data.train_files)"
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -219,8 +219,14 @@ def test_joinable_exactly_where_the_loader_can_join(write):
             assert "cannot be joined: column extra_info" in refusal([files[one], files[other]])
 
 
-def test_sliced_batches_keep_their_prompts(tmp_path):
-    # Several row groups: each chunk's offsets start anew.
+def test_slices_keep_their_prompts():
+    # A slice's offsets start in the middle of the values.
+    column = pa.table(rows(5))["prompt"]
+    texts = _prompt_texts(column.slice(3), "where", "prompt").to_pylist()
+    assert texts == [f"What is {i}? Answer in \\boxed{{}}." for i in (3, 4)]
+
+
+def test_several_row_groups(tmp_path):
     path = tmp_path / "groups.parquet"
     pq.write_table(pa.table(rows(10)), path, row_group_size=3)
     assert check_files([str(path)], OPTION).distinct_prompts == 10

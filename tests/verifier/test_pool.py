@@ -140,7 +140,7 @@ def test_environment_without_math_verify_is_an_error_not_a_verdict(monkeypatch):
 
 
 def _score_in_fork(results):
-    results.put(is_right())
+    results.put((is_right(), get_pool().process_ids()))
 
 
 def test_forked_child_starts_its_own_worker():
@@ -151,8 +151,9 @@ def test_forked_child_starts_its_own_worker():
     results = context.Queue()
     child = context.Process(target=_score_in_fork, args=(results,), daemon=True)
     child.start()
-    assert results.get(timeout=60) is True
+    verdict, workers = results.get(timeout=60)
     child.join(timeout=60)
+    assert verdict and len(workers) == 1 and workers != parent
     assert get_pool().process_ids() == parent
     assert is_right()
 

@@ -67,6 +67,8 @@ def test_equal_by_mathematics(gold, answer):
         ("[0,1)", "[0,1]"),
         (r"(-\infty,2)\cup(2,\infty)", r"(-\infty,\infty)"),
         (r"\pi", "3.14"),
+        (r"\pi", r"\frac{355}{113}"),  # equal to 7 digits
+        ("262537412640768744", r"e^{\pi\sqrt{163}}"),  # equal to 30 digits
         (r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}"),
         (r"\frac{1}{2004!}", r"\frac{1}{2006!}"),
         ("x=0", "x^2+1=0"),

@@ -1,0 +1,47 @@
+"""What a run ends with: a summary on the terminal, the curves, and where everything is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from opdvr.integration.checkpoints import complete_steps
+from opdvr.integration.config import distills
+from opdvr.integration.terminal import say
+from opdvr.report.curves import plot_curves
+from opdvr.report.summary import render, summarise
+
+CURVES = "curves.png"
+SUMMARY = "summary.txt"
+
+
+def report(config: DictConfig) -> None:
+    """Print accuracy before and after (and the demo teacher's), write summary.txt and curves.png."""
+    folder = Path(config.trainer.default_local_dir)
+    teacher = _demo_teacher(config) if config.opdvr.demo and distills(config) else {}
+    text = render(summarise(folder), teacher)
+    (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
+    say(text)
+    plot_curves(folder, folder / CURVES, teacher)
+    say(f"curves:     {folder / CURVES}")
+    say(f"metrics:    {folder / 'metrics.jsonl'}")
+    steps = complete_steps(folder)
+    if steps:
+        model = folder / f"global_step_{steps[-1]}" / "actor" / "huggingface"
+        say(f"checkpoint: {model} (loads in transformers)")
+
+
+def _demo_teacher(config: DictConfig) -> dict[str, float]:
+    """The teacher's accuracy as validation measures the student's, sampled here and now."""
+    from opdvr.demo.evaluate import evaluate
+
+    sampling = config.actor_rollout_ref.rollout.val_kwargs
+    result = evaluate(
+        config.reward_model.model.path,
+        config.data.val_files,
+        n_samples=sampling.n,
+        temperature=sampling.temperature,
+        greedy=False,
+    )
+    return {"opdvr-demo": result["sampled_accuracy"]}

@@ -1,0 +1,76 @@
+"""Run folders over several starts: one process at a time, an interrupted run taken up, a finished one left."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TextIO
+
+from opdvr.integration.checkpoints import complete_steps, write_atomically
+
+RECORD = "run.json"  # what the run was started with, and whether it has finished
+LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees it on any death
+TIME_STAMP = r"\d{8}-\d{6}"
+
+
+class RunFinished(Exception):
+    """The run folder already holds the last step's checkpoint: nothing is left to train."""
+
+
+def interrupted_run(parent: Path, prefix: str, overrides: list[str]) -> str | None:
+    """Name of the newest run called <prefix>_<time> that the same command should go on with.
+
+    It was started with the same overrides, has a complete checkpoint, did not finish, and no process
+    holds it.
+    """
+    pattern = re.compile(rf"{re.escape(prefix)}_{TIME_STAMP}")
+    for folder in sorted(parent.glob(f"{prefix}_*"), reverse=True):
+        record = folder / RECORD
+        if not pattern.fullmatch(folder.name) or not record.is_file():
+            continue
+        content = json.loads(record.read_text())
+        if content["finished"] or content["command"] != fingerprint(overrides):
+            continue
+        if complete_steps(folder) and not _is_held(folder):
+            return folder.name
+    return None
+
+
+def fingerprint(overrides: list[str]) -> str:
+    """The same for the same overrides in the same order."""
+    return hashlib.sha256(json.dumps(overrides).encode()).hexdigest()
+
+
+def hold(folder: Path) -> TextIO:
+    """Lock a run folder for this process; keep the returned file open.
+
+    Raises:
+        ValueError: another process trains in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process trains)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(
+            f"another process is training in {folder}; choose another EXPERIMENT_NAME"
+        ) from None
+    return file
+
+
+def record(folder: Path, overrides: list[str], finished: bool) -> None:
+    """Write down what the run was started with, and whether it has finished."""
+    content = {"command": fingerprint(overrides), "overrides": overrides, "finished": finished}
+    write_atomically(folder / RECORD, json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        hold(folder).close()
+    except ValueError:
+        return True
+    return False

@@ -49,7 +49,7 @@ def mark_complete(folder: Path, step: int, config: DictConfig) -> None:
 
 
 def remove_old(folder: Path, keep: int | None) -> None:
-    """Keep the last `keep` complete checkpoints; None or 0 keeps all. Never before the new one is done."""
+    """Keep the last `keep` complete checkpoints, None or 0 all; called once the new one is done."""
     if not keep:
         return
     for step in complete_steps(folder)[:-keep]:
@@ -82,19 +82,20 @@ def choose_resume(folder: Path, config: DictConfig) -> Path | None:
         trainer.resume_mode = "resume_path" if chosen else "disable"
         trainer.resume_from_path = str(chosen) if chosen else None
     if chosen:
-        _check_same_data(chosen, config)
+        check_same_data(chosen, config)
     return chosen
 
 
-def _check_same_data(checkpoint: Path, config: DictConfig) -> None:
+def check_same_data(checkpoint: Path, config: DictConfig) -> None:
+    """Raise ValueError if the data that the checkpoint stands in is not the configured one."""
     saved = json.loads((checkpoint / COMPLETE).read_text())["data"]
     now = data_fingerprint(config)
     changed = sorted(key for key in now if saved.get(key) != now[key])
     if changed:
         raise ValueError(
             f"cannot resume from {checkpoint}: data.{', data.'.join(changed)} changed since it was "
-            "written, so rows would be repeated or skipped; restore it, or start anew under another "
-            "EXPERIMENT_NAME"
+            "written, so rows would be repeated or skipped; restore it, or start anew under "
+            "another EXPERIMENT_NAME"
         )
 
 

@@ -1,4 +1,4 @@
-"""From override strings to one resolved, validated verl configuration. Imports neither torch nor verl."""
+"""From override strings to one resolved, validated verl configuration, without torch or verl."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
         )
     if not distills(config) and estimator != "grpo":
         raise ValueError(
-            f"algorithm.adv_estimator={estimator} needs a teacher: set reward_model.enable=True, or "
-            "use algorithm.adv_estimator=grpo"
+            f"algorithm.adv_estimator={estimator} needs a teacher: set reward_model.enable=True, "
+            "or use algorithm.adv_estimator=grpo"
         )
     if config.algorithm.use_kl_in_reward:
         raise ValueError(
@@ -153,8 +153,8 @@ def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
         reasons.append("token_grpo normalises over whole groups before the update")
     if options.student_logprobs == "update" and reasons:
         raise ValueError(
-            f"STUDENT_LOGPROBS=update (opdvr.student_logprobs) is exact only with one mini-batch and one "
-            f"epoch a step, but {'; '.join(reasons)}; use STUDENT_LOGPROBS=recompute"
+            f"STUDENT_LOGPROBS=update (opdvr.student_logprobs) is exact only with one mini-batch "
+            f"and one epoch a step, but {'; '.join(reasons)}; use STUDENT_LOGPROBS=recompute"
         )
     if options.student_logprobs == "auto":
         config.opdvr.student_logprobs = "recompute" if reasons else "update"

@@ -1,4 +1,4 @@
-"""The inference server's process, started before verl asks for it, so that its imports overlap others'.
+"""The inference server's process, started before verl asks for it: its imports overlap others'.
 
 This module stays light: the driver imports it right after Ray is up.
 """
@@ -62,7 +62,7 @@ def start(count: int) -> None:
 
 
 class ServerClass:
-    """Stands where verl expects a Ray actor class: `.options(...).remote(...)` claims a waiting one."""
+    """Where verl expects a Ray actor class: `.options(...).remote(...)` claims a waiting one."""
 
     def __init__(self, actor_class: Any):  # noqa: ANN401
         self._actor_class = actor_class

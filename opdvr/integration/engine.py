@@ -24,7 +24,7 @@ _VERL_OFFLOAD_POLICY = verl_fsdp.CPUOffloadPolicy
 
 @dataclass
 class TeacherEngineConfig(FSDPEngineConfig):
-    """verl's forward-only engine always streams its weights from the CPU; this keeps them if asked."""
+    """verl's forward-only engine streams its weights from the CPU; this keeps them if asked."""
 
     keep_on_device: bool = True
 
@@ -32,8 +32,9 @@ class TeacherEngineConfig(FSDPEngineConfig):
 class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
     """Log-probs [B, j] in nats at the rollout's (or teacher's) temperature, 0 outside the response.
 
-    `entropy` [B, j] as verl expects it with calculate_entropy (differentiable); with `log_entropy` in
-    the batch instead, `logged_entropy`, detached. Equal to softmax over the model's own width.
+    Over the model's own vocabulary width. `entropy` [B, j] as verl expects it with
+    calculate_entropy (differentiable); with `log_entropy` in the batch instead, `logged_entropy`,
+    detached.
     """
 
     head_chunk_tokens = 1024  # set from opdvr.head_chunk_tokens by the worker, before `initialize`
@@ -149,7 +150,7 @@ def install() -> None:
         for device in ("cuda", "cpu"):
             engines.setdefault(backend, {})[device] = ScoringEngine
     if on_cpu():
-        # FSDPEngine.to() collects garbage on every switch of mode: 0.1 to 0.3 s each, to no end here
+        # FSDPEngine.to() collects garbage on every switch of mode: 0.1 to 0.3 s each, for nothing
         verl_fsdp.gc = SimpleNamespace(collect=lambda: 0)
 
 

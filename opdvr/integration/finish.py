@@ -10,6 +10,7 @@ from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.config import distills
 from opdvr.integration.terminal import say
 from opdvr.report.curves import plot_curves
+from opdvr.report.run_folder import METRICS_NAME
 from opdvr.report.summary import render, summarise
 
 CURVES = "curves.png"
@@ -17,13 +18,18 @@ SUMMARY = "summary.txt"
 
 
 def report(config: DictConfig) -> None:
-    """Print accuracy before and after (and the demo teacher's), write summary.txt and curves.png."""
+    """Print accuracy before and after (and the demo teacher's); write summary.txt, curves.png."""
     folder = Path(config.trainer.default_local_dir)
+    if not (folder / METRICS_NAME).exists():
+        say(f"{folder} is not visible from here (a cluster's node wrote it): no summary")
+        return
     teacher = _demo_teacher(config) if config.opdvr.demo and distills(config) else {}
     text = render(summarise(folder), teacher)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     say(text)
-    plot_curves(folder, folder / CURVES, teacher)
+    plot_curves(
+        folder, folder / CURVES, {f"teacher, {source}": value for source, value in teacher.items()}
+    )
     say(f"curves:     {folder / CURVES}")
     say(f"metrics:    {folder / 'metrics.jsonl'}")
     steps = complete_steps(folder)

@@ -1,7 +1,7 @@
 """Puts `opdvr.core.head` in the place of a model's output layer, inside the model's own forward.
 
-The layer keeps its parameters and name, so FSDP, LoRA and checkpoints see nothing: only its `forward`
-is answered by us while a request is set. That is the one place where the unsharded weight exists.
+The layer keeps its parameters and name, so FSDP, LoRA and checkpoints see nothing: only its
+`forward` is answered by us while a request is set. The unsharded weight exists nowhere else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ScoreRequest:
 
 
 class ScoringHead:
-    """Answers an output layer's forward with [1, N, 2]: log-prob and entropy, fp32, 0 where not asked."""
+    """Answers an output layer with [1, N, 2]: log-prob and entropy, fp32, 0 where not asked."""
 
     def __init__(self, model: nn.Module, chunk_tokens: int):
         layer = model.get_output_embeddings()
@@ -45,8 +45,8 @@ class ScoringHead:
         ]
         if not isinstance(layer, nn.Linear) or changers:
             raise ValueError(
-                f"{type(model).__name__} is not supported: its logits are not one linear layer on the "
-                f"last hidden state ({', '.join(changers) or type(layer).__name__})"
+                f"{type(model).__name__} is not supported: its logits are not one linear layer on "
+                f"the last hidden state ({', '.join(changers) or type(layer).__name__})"
             )
         self._chunk_tokens = chunk_tokens
         self._request: ScoreRequest | None = None

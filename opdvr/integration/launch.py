@@ -1,4 +1,4 @@
-"""`opdvr train`: configuration, checks, Ray, verl's run, summary. Heavy imports come after the checks."""
+"""`opdvr train`: configuration, checks, Ray, verl's run, summary; heavy imports come last."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TextIO
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from opdvr.integration import runs
-from opdvr.integration.checkpoints import complete_steps
+from opdvr.integration.checkpoints import check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, method_name
 from opdvr.integration.terminal import output_in_log, say, stage
 
@@ -22,13 +24,12 @@ DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
 
-def train(overrides: list[str]) -> None:
-    """Run the training that the overrides describe; returns when it is done.
+def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
+    """Everything that can fail cheaply: the checked configuration, and the held run folder.
 
     Raises:
-        ValueError: a check failed; nothing was started.
+        ValueError: a user's mistake, in one line; nothing was started.
     """
-    started = time.time()
     config = compose(overrides)
     if config.opdvr.demo:
         make_demo_data(config)
@@ -38,18 +39,24 @@ def train(overrides: list[str]) -> None:
         for warning in run_preflight(config):
             say(f"opdvr: {warning}")
     folder = Path(config.trainer.default_local_dir)
-    with runs.hold(folder):
-        say(f"opdvr: {method_name(config)}, run folder {folder}, log train.log")
-        refuse_if_finished(config)
-        runs.record(folder, overrides, finished=False)
-        set_environment(config)
-        with output_in_log(folder / "train.log"):
-            run_on_ray(config)
-            from opdvr.integration.finish import report
+    lock = runs.hold(folder)
+    say(f"opdvr: {method_name(config)}, run folder {folder}, log train.log")
+    check_resume(config)
+    runs.record(folder, overrides, finished=False)
+    return config, lock
 
-            report(config)
-        runs.record(folder, overrides, finished=True)
-    say(f"opdvr: done in {time.time() - started:.0f} s")
+
+def train(config: DictConfig) -> None:
+    """Run the training and report; errors propagate."""
+    set_environment(config)
+    if os.environ.get("RAY_ADDRESS"):
+        join_cluster_and_run(config)
+    else:
+        with output_in_log(Path(config.trainer.default_local_dir) / "train.log"):
+            run_on_local_ray(config)
+    from opdvr.integration.finish import report
+
+    report(config)
 
 
 def make_demo_data(config: DictConfig) -> None:
@@ -61,19 +68,24 @@ def make_demo_data(config: DictConfig) -> None:
             write_parquet(DATASETS)
 
 
-def refuse_if_finished(config: DictConfig) -> None:
-    """Training past the end would do one step too many.
+def check_resume(config: DictConfig) -> None:
+    """What can be known before Ray starts about going on from the folder's last checkpoint.
 
     Raises:
-        ValueError: the folder holds a checkpoint of the last step.
+        ValueError: the data changed since, or the last step is done (verl would do one too many).
     """
+    folder = Path(config.trainer.default_local_dir)
+    steps = complete_steps(folder)
+    if not steps or config.trainer.resume_mode != "auto":
+        return
+    check_same_data(folder / f"global_step_{steps[-1]}", config)
     total = config.trainer.total_training_steps
-    steps = complete_steps(Path(config.trainer.default_local_dir))
-    if total is not None and steps and steps[-1] >= total and config.trainer.resume_mode == "auto":
+    if total is not None and steps[-1] >= total:
         raise ValueError(
-            f"{config.trainer.default_local_dir} already holds step {steps[-1]} of {total}: raise "
-            "TOTAL_STEPS to go on, or choose another EXPERIMENT_NAME"
+            f"{folder} already holds step {steps[-1]} of {total}: raise TOTAL_STEPS to go on, or "
+            "choose another EXPERIMENT_NAME"
         )
+    say(f"opdvr: resuming from step {steps[-1]}")
 
 
 def set_environment(config: DictConfig) -> None:
@@ -107,11 +119,8 @@ def short_temp_dir() -> str:
     return str(folder)
 
 
-def run_on_ray(config: DictConfig) -> None:
-    """Join the cluster at RAY_ADDRESS as verl does, or run on a private local Ray, stopped after."""
-    if os.environ.get("RAY_ADDRESS"):
-        join_cluster_and_run(config)
-        return
+def run_on_local_ray(config: DictConfig) -> None:
+    """Run in this process on a Ray of its own, which is stopped after."""
     import ray
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init)
@@ -141,7 +150,7 @@ def replicas(config: DictConfig) -> int:
 
 
 def join_cluster_and_run(config: DictConfig) -> None:
-    """verl's own entry on a running cluster: the runner is an actor there."""
+    """verl's own entry on the cluster at RAY_ADDRESS: the runner is an actor there."""
     import ray
     from verl.trainer.main_ppo import run_ppo
 
@@ -154,9 +163,14 @@ def join_cluster_and_run(config: DictConfig) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry of `opdvr train`; a user's mistake is one line and exit code 2."""
+    started = time.time()
     try:
-        train(arguments)
-    except ValueError as error:
+        config, lock = prepare(arguments)
+    except (ValueError, HydraException) as error:
         print(f"opdvr: {error}", file=sys.stderr)
         return 2
+    with lock:
+        train(config)
+        runs.record(Path(config.trainer.default_local_dir), arguments, finished=True)
+    say(f"opdvr: done in {time.time() - started:.0f} s")
     return 0

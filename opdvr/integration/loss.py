@@ -20,8 +20,8 @@ SUMS = "opdvr_sums"  # name under which the additive sums of a micro-batch trave
 class ForwardLoss:
     """verl's `ppo_loss`, with what the update's own forward makes unnecessary to compute before.
 
-    `update`: old log-probs are this forward's, detached, and the advantages are made from them; with
-    one mini-batch and one epoch the ratio is 1, so the gradient is that of the recompute path.
+    `update`: old log-probs are this forward's, detached, and the advantages are made from them;
+    with one mini-batch and one epoch the ratio is 1: the gradient is that of the recompute path.
     `rollout`: old log-probs and advantages come from the trainer; only the metrics are made here.
     Reads of the batch: teacher_log_probs [B,T], correct [B], reward_scale [B], outcome [B],
     rollout_log_probs [B,T], sample_index [B], advantages [B,T].

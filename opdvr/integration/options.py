@@ -1,4 +1,4 @@
-"""The `opdvr` option group: one dataclass, each default once, and the published names it answers to."""
+"""The `opdvr` option group: one dataclass, each default once, and the published names for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpdvrOptions:
     """Every option of ours; `opdvr.<field>=value` on the command line.
 
     Attributes:
-        correctness_gated: pass the teacher's signal through the verifier's gate; False is plain OPD.
+        correctness_gated: pass the teacher's signal through the gate; False is plain OPD.
         correctness_gated_mode: gate by name, a key of `opdvr.core.gates.GATES`.
         correctness_threshold: a response is correct if its verifier score is strictly greater.
         grpo_scaled: GRPD, scale the gated signal by |a| + grpo_scale_baseline.
@@ -119,8 +119,8 @@ class OpdvrOptions:
                 raise ValueError(f"{variable} (opdvr.{name}) must be at least {least:g}")
         if self.log_prob_top_k > 0:
             raise ValueError(
-                "LOG_PROB_TOP_K (opdvr.log_prob_top_k) above 0 asks for top-k OPD, which this version "
-                "does not have; set LOG_PROB_TOP_K=0 for sampled-token OPD"
+                "LOG_PROB_TOP_K (opdvr.log_prob_top_k) above 0 asks for top-k OPD, which this "
+                "version does not have; set LOG_PROB_TOP_K=0 for sampled-token OPD"
             )
 
     def method(self, estimator: str, distill: bool) -> MethodSpec:

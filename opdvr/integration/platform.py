@@ -1,7 +1,7 @@
 """What verl lacks on a machine without a GPU, as named, idempotent patches, each with its reason.
 
-Loaded inside `import verl` itself in every process (VERL_USE_EXTERNAL_MODULES names this module), so
-that verl is only half imported here: nothing of verl may be imported at module level.
+Loaded inside `import verl` itself in every process (VERL_USE_EXTERNAL_MODULES names this module):
+verl is only half imported then, so nothing of verl may be imported at module level.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def give_torch_cpu_a_device_module() -> None:
 
 
 def unpad_without_flash_attn() -> None:
-    """verl packs rows with flash-attn's helpers; it ships pure-torch ones, which it only uses on NPUs."""
+    """verl packs rows with flash-attn's helpers; the pure-torch ones it has are for NPUs only."""
     if importlib.util.find_spec("flash_attn") is not None:
         return
     import verl.utils.attention_utils as attention
@@ -72,7 +72,7 @@ def initialise_gloo() -> None:
 
 
 def use_gloo_and_leave_memory_alone() -> None:
-    """In worker processes on CPU: gloo for nccl; no cache emptying (it only runs gc, up to 1 s a call)."""
+    """In worker processes on CPU: gloo for nccl; no cache emptying (only gc, up to 1 s a call)."""
     if not on_cpu():
         return
     import verl.workers.engine_workers as engine_workers
@@ -84,7 +84,7 @@ def use_gloo_and_leave_memory_alone() -> None:
 
 
 def keep_vllm_weights_loadable() -> None:
-    """vLLM on AVX512 prepacks linear weights with oneDNN and drops `layer.weight`: no later sync."""
+    """vLLM on AVX512 prepacks linear weights and drops `layer.weight`: no later sync."""
     if not on_cpu():
         return
     import vllm._custom_ops as custom_ops
@@ -93,7 +93,7 @@ def keep_vllm_weights_loadable() -> None:
 
 
 def import_verl_without_the_harmony_vocabulary() -> None:
-    """verl fetches a tokenizer vocabulary at import with vLLM 0.12.0: fails without internet, and unused."""
+    """With vLLM 0.12.0 verl fetches a vocabulary at import: unused, and fails without internet."""
     import importlib
 
     name = "vllm.entrypoints.harmony_utils"

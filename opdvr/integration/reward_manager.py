@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from verl import DataProto
 from verl.workers.reward_manager.abstract import AbstractRewardManager
+
+from opdvr.verifier import compute_score as own_compute_score
+from opdvr.verifier import compute_scores
 
 VERDICT_KEYS = ("score", "acc", "pred")
 
@@ -44,17 +49,8 @@ class VerifierRewardManager(AbstractRewardManager):
         sources = data.non_tensor_batch[self.reward_fn_key]
         models = data.non_tensor_batch["reward_model"]
         extras = data.non_tensor_batch.get("extra_info", [None] * len(texts))
-        verdicts = [
-            _complete(
-                self.compute_score(
-                    data_source=source,
-                    solution_str=text,
-                    ground_truth=model["ground_truth"],
-                    extra_info=extra,
-                )
-            )
-            for source, text, model, extra in zip(sources, texts, models, extras, strict=True)
-        ]
+        golds = [model["ground_truth"] for model in models]
+        verdicts = [_complete(row) for row in self._verify(sources, texts, golds, extras)]
         scores = torch.tensor([verdict["score"] for verdict in verdicts], dtype=torch.float32)
         rewards = torch.zeros(responses.shape, dtype=torch.float32)
         last = (lengths - 1).clamp(min=0)
@@ -66,6 +62,25 @@ class VerifierRewardManager(AbstractRewardManager):
             "reward_tensor": rewards,
             "reward_extra_info": {key: [v.get(key) for v in verdicts] for key in keys},
         }
+
+    def _verify(
+        self, sources: list[str], texts: list[str], golds: list[Any], extras: list[Any]
+    ) -> list[Any]:
+        if _unwrapped(self.compute_score) is own_compute_score:
+            return compute_scores(sources, texts, golds)
+        return [
+            self.compute_score(
+                data_source=source, solution_str=text, ground_truth=gold, extra_info=extra
+            )
+            for source, text, gold, extra in zip(sources, texts, golds, extras, strict=True)
+        ]
+
+
+def _unwrapped(compute_score: Callable) -> Callable:
+    """verl wraps the configured function in a partial of (its caller, the function, kwargs)."""
+    if isinstance(compute_score, partial) and compute_score.args:
+        return compute_score.args[0]
+    return compute_score
 
 
 def _complete(verdict: dict[str, Any] | float) -> dict[str, Any]:

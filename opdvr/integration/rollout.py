@@ -1,7 +1,7 @@
 """Generation through verl's agent-loop seam, a batch at a time instead of one RPC a sample.
 
-Same servers and samples as verl's single-turn agent loop; anything else (tools, several turns, images,
-LoRA requests) goes through verl's own code.
+Same servers and samples as verl's single-turn agent loop; anything else (tools, several turns,
+images, LoRA requests) goes through verl's own code.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _assemble(
 
 
 class _LocalWorker:
-    """An agent-loop worker in this process, behind the little of Ray's actor interface that is used."""
+    """An agent-loop worker in this process, behind the part of Ray's actor interface in use."""
 
     def __init__(self, worker: BatchAgentLoopWorker):
         self._worker = worker

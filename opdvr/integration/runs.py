@@ -1,4 +1,4 @@
-"""Run folders over several starts: one process at a time, an interrupted run taken up, a finished one left."""
+"""Run folders over several starts: one process at a time, an interrupted run taken up again."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees i
 TIME_STAMP = r"\d{8}-\d{6}"
 
 
-class RunFinished(Exception):
-    """The run folder already holds the last step's checkpoint: nothing is left to train."""
-
-
 def interrupted_run(parent: Path, prefix: str, overrides: list[str]) -> str | None:
     """Name of the newest run called <prefix>_<time> that the same command should go on with.
 
-    It was started with the same overrides, has a complete checkpoint, did not finish, and no process
-    holds it.
+    It was started with the same overrides, has a complete checkpoint, did not finish, and no
+    process holds it.
     """
     pattern = re.compile(rf"{re.escape(prefix)}_{TIME_STAMP}")
     for folder in sorted(parent.glob(f"{prefix}_*"), reverse=True):

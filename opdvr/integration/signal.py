@@ -25,7 +25,7 @@ OWN_ESTIMATORS = ("token_reward_direct", "token_reward_direct_plus_grpo", "token
 
 
 def register_estimators() -> None:
-    """Make verl accept our names. Its estimators see scores only, so `prepare` makes the advantages."""
+    """Make verl accept our names. Its estimators see scores only; `attach` makes the advantages."""
 
     def masked_rewards(
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, **_unused: object
@@ -51,7 +51,7 @@ class Signal:
 
 
 def read_signal(spec: MethodSpec, batch: DataProto, norm_outcome_by_std: bool) -> Signal:
-    """Verdicts and what follows from them; rows without a valid token are left out of their group."""
+    """Verdicts and what follows from them; rows without a valid token leave their group."""
     scores = batch.batch["token_level_scores"].sum(-1)
     groups = batch.non_tensor_batch["uid"]
     valid = batch.batch["response_mask"].bool().any(-1)
@@ -72,9 +72,9 @@ def attach(
 ) -> TokenRewards | None:
     """Write what the update needs into `batch`.
 
-    Always: correct, reward_scale, outcome, sample_index [B]. With `student_logprobs` [B,T] (or without
-    a teacher) also advantages and returns [B,T], and the token rewards are returned; without, the
-    advantages are left to the loss.
+    Always: correct, reward_scale, outcome, sample_index [B]. With `student_logprobs` [B,T] (or
+    without a teacher) also advantages and returns [B,T], and the token rewards are returned;
+    without, the advantages are left to the loss.
     """
     mask = batch.batch["response_mask"].bool()
     rows = len(mask)
@@ -134,7 +134,7 @@ def response_metrics(batch: DataProto, signal: Signal) -> dict[str, float]:
 
 
 def sample_indices(batch: DataProto) -> list[int]:
-    """The data file's own row numbers (extra_info.index) where it has them, else rows of the batch."""
+    """The data file's own row numbers (extra_info.index), else rows of the batch."""
     extras = batch.non_tensor_batch.get("extra_info")
     rows = range(len(batch.batch))
     if extras is None:

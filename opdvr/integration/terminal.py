@@ -27,7 +27,7 @@ def stage(text: str) -> None:
 
 @contextmanager
 def output_in_log(log: Path) -> Iterator[None]:
-    """Send what Python prints (verl, Ray and its workers) to `log`; `say` still reaches the terminal."""
+    """Send what Python prints (verl, Ray, its workers) to `log`; `say` reaches the terminal too."""
     global _terminal
     log.parent.mkdir(parents=True, exist_ok=True)
     stdout, stderr = sys.stdout, sys.stderr

@@ -1,4 +1,4 @@
-"""Where `fit` hands over a step's metrics: corrected, then to the run folder, the terminal and verl's own."""
+"""Where `fit` hands over a step's metrics: corrected, then to run folder, terminal and loggers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StepLogger(VERL_TRACKING):
 
 
 def _usable_wandb(backends: list[str], folder: Path) -> list[str]:
-    """Never a login prompt: offline without a key, left out with a warning where it is not installed."""
+    """Never a login prompt: offline without a key, left out where it is not installed."""
     if importlib.util.find_spec("wandb") is None:
         say("wandb is not installed: logging to console and metrics.jsonl only")
         return [name for name in backends if name != "wandb"]

@@ -17,6 +17,7 @@ from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.terminal import stage
 from opdvr.integration.tracking import logging_to_run_folder
+from opdvr.verifier import counters
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
 
@@ -29,7 +30,7 @@ class TeacherGroup:
         self._keys = keys
 
     def compute_rm_score(self, batch: DataProto) -> DataProto:
-        """teacher_log_probs [B,T] (and teacher_entropy); stops on NaN or inf at a valid position."""
+        """teacher_log_probs [B,T], teacher_entropy; stops on NaN or inf at a valid position."""
         output = self._worker_group.compute_rm_score(
             batch.select(batch_keys=self._keys, non_tensor_batch_keys=[])
         )
@@ -91,6 +92,7 @@ class OpdvrTrainer(RayPPOTrainer):
         """The verifier's scores; errors propagate (verl would print and call again)."""
         if sum_reward or "rm_scores" in batch.batch.keys():
             return super()._compute_or_extract_reward(batch, reward_fn, return_dict, sum_reward)
+        self._refuse_unknown_tokens(batch)
         result = reward_fn(batch, return_dict=True)
         truncated = self._truncated(batch)
         rewards, extra = result["reward_tensor"], result["reward_extra_info"]
@@ -103,8 +105,17 @@ class OpdvrTrainer(RayPPOTrainer):
             batch.batch["response_mask"] = batch.batch["response_mask"] * ~truncated.unsqueeze(-1)
         return rewards, extra
 
+    def _refuse_unknown_tokens(self, batch: DataProto) -> None:
+        """An id in the vocabulary's padding means the engine sampled what no tokenizer can read."""
+        largest = int((batch.batch["responses"] * batch.batch["response_mask"]).max())
+        if largest >= len(self.tokenizer):
+            raise ValueError(
+                f"a response holds token id {largest}, but the student's tokenizer ends at "
+                f"{len(self.tokenizer) - 1}: the rollout samples from the vocabulary's padding"
+            )
+
     def _truncated(self, batch: DataProto) -> torch.Tensor:
-        """[B] bool: cut at a limit, by the engine's finish reason or, without one, the missing end."""
+        """[B] bool: cut at a limit, by the finish reason or, without one, the missing end."""
         if "truncated" not in batch.batch.keys():
             responses = batch.batch["responses"]
             lengths = batch.batch["attention_mask"][:, -responses.shape[1] :].sum(-1)
@@ -160,6 +171,8 @@ class OpdvrTrainer(RayPPOTrainer):
         if parts is None:
             parts = [signal.trainer_side_sums(batch, facts, rewards, batch.batch["old_log_probs"])]
         real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
+        counts = counters(reset=True)
+        real |= {f"verifier/{name}": float(counts[name]) for name in ("timeout", "error")}
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
             value = real.get(f"critic/advantages/{name}")
@@ -171,9 +184,7 @@ class OpdvrTrainer(RayPPOTrainer):
 
     def _save_checkpoint(self) -> None:
         keep = self.config.trainer.max_actor_ckpt_to_keep
-        self.config.trainer.max_actor_ckpt_to_keep = (
-            None  # verl deletes before the new one is whole
-        )
+        self.config.trainer.max_actor_ckpt_to_keep = None  # verl deletes too early
         super()._save_checkpoint()
         self.config.trainer.max_actor_ckpt_to_keep = keep
         checkpoints.mark_complete(self.run_folder, self.global_steps, self.config)

@@ -24,7 +24,7 @@ def process_validation_metrics(
     infos_dict: dict[str, list[Any]],
     seed: int = 42,
 ) -> Metrics:
-    """{data source: {variable: {mean@n, std@n, best@k/mean, worst@k/mean, maj@k/mean, ...: value}}}.
+    """{data source: {variable: {mean@n, std@n, best@k/mean, worst@k/mean, maj@k/mean, ...}}}.
 
     Means over the prompts of a data source; k runs over 2, 4, ... and n. String variables get none.
     """

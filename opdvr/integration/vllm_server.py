@@ -34,9 +34,9 @@ class BatchServer(vLLMHttpServerBase):
     ) -> dict[str, np.ndarray]:
         """Sample one response a prompt.
 
-        Returns packed arrays: token_ids [sum of lengths] int64, logprobs [sum] float32 (nats, of the
-        sampled token at the sampling temperature), lengths [B] int64, finish [B] int8 (FINISH_CODES),
-        seconds [B] float32 from call to end.
+        Returns packed arrays: token_ids [sum of lengths] int64, logprobs [sum] float32 (nats, of
+        the sampled token at the sampling temperature), lengths [B] int64, finish [B] int8
+        (FINISH_CODES), seconds [B] float32 from call to end.
 
         Raises:
             RuntimeError: the engine aborted a request, or returned another number of log-probs.
@@ -86,7 +86,7 @@ class BatchServer(vLLMHttpServerBase):
 
 
 def _sampled_logprobs(ids: list[int], flat: Any) -> list[float]:  # noqa: ANN401
-    """The sampled tokens' values, looked up by token id: a position may hold more than one entry."""
+    """The sampled tokens' values, looked up by id: a position may hold more than one entry."""
     if len(flat) != len(ids):
         raise RuntimeError(f"vLLM returned {len(flat)} log-probs for {len(ids)} sampled tokens")
     if flat.token_ids == ids:

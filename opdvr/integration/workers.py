@@ -75,7 +75,7 @@ class TeacherWorker(verl_workers.TrainingWorker):
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
     def compute_rm_score(self, data: DataProto) -> DataProto:
         """teacher_log_probs [B,T] fp32, nats, at TEACHER_TEMPERATURE, 0 where the mask is 0; with
-        entropy also teacher_entropy [B,T]. Not named rm_scores, so that verl still asks the verifier.
+        entropy also teacher_entropy [B,T]. Named rm_scores, they would replace the verifier's.
         """
         batch = left_right_2_no_padding(
             data.select(
@@ -101,7 +101,7 @@ class TeacherWorker(verl_workers.TrainingWorker):
 
 
 def teacher_worker_config(config: DictConfig) -> TrainingWorkerConfig:
-    """verl's worker configuration from the `reward_model` group (see `worker_view` in the runner)."""
+    """verl's worker configuration from the `reward_model` group."""
     model = config.model
     fsdp = model.fsdp_config
     return TrainingWorkerConfig(

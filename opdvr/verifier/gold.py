@@ -74,7 +74,7 @@ def gold_answers(ground_truth: object) -> list[str]:
 
 
 def validate_gold(ground_truth: object) -> str | None:
-    """Check one gold answer without any symbolic parsing (about 2 microseconds for a number).
+    """Check one gold answer without any symbolic parsing (under 10 microseconds).
 
     Returns:
         None when the verifier can use it, else a one-line reason: missing, empty, nan, a type that

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL, then the same command: the right step, the right rows, a model one can load."""
+"""Killed with SIGKILL, then the same command: the right step, rows and model."""
 
 import os
 import signal
@@ -87,6 +87,6 @@ def test_kill_and_resume(tmp_path):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=400,
+        timeout=60,  # before Ray starts
     )
     assert changed.returncode != 0 and "data.train_max_samples changed" in changed.stderr

@@ -1,4 +1,4 @@
-"""The engine's numbers against plain transformers, and the single forward against the recompute path."""
+"""The engine against plain transformers, and the single forward against the recompute path."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 pytest.importorskip("verl")
 
 from engine_setup import (  # noqa: E402
+    VOCABULARY,
     actor_config,
     free_port,
     full_parameters,
@@ -189,10 +190,11 @@ def _rank_main(rank, world_size, port, folder, output):
     torch.distributed.destroy_process_group()
 
 
-def test_two_ranks_equal_one(tmp_path):
+@pytest.mark.parametrize("tied", [True, False])
+def test_two_ranks_equal_one(tmp_path, tied):
     import torch.multiprocessing as mp
 
-    folder = write_model(tmp_path / "model")
+    folder = write_model(tmp_path / "model", tied=tied)
     for world_size in (1, 2):
         mp.spawn(
             _rank_main,
@@ -207,3 +209,11 @@ def test_two_ranks_equal_one(tmp_path):
     assert two[0]["grad_norm"][0] == pytest.approx(one["grad_norm"][0], rel=1e-5)
     for key, value in one["after"].items():
         torch.testing.assert_close(two[0]["after"][key], value, atol=2e-4, rtol=0)
+
+
+def test_a_teacher_with_a_wider_vocabulary_scores_over_its_own_width(tmp_path):
+    folder = write_model(tmp_path, seed=5, vocabulary=VOCABULARY + 8)
+    batch = make_batch()  # ids below VOCABULARY only
+    logprobs, _ = score(training_worker(folder, forward_only=True), batch)
+    expected, _ = reference_scores(folder, batch)
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)

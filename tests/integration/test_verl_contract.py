@@ -1,4 +1,4 @@
-"""Every verl symbol that we override or lean on, as verl 0.7.0 has it: another verl fails here, by name."""
+"""Every verl symbol that we override or lean on, as verl 0.7.0 has it: another fails here."""
 
 import importlib
 import importlib.metadata
@@ -20,16 +20,24 @@ SIGNATURES = {
     "verl.trainer.main_ppo:TaskRunner.run": "self config",
     "verl.trainer.main_ppo:run_ppo": "config task_runner_class",
     "verl.trainer.ppo.ray_trainer:ResourcePoolManager.create_resource_pool": "self",
-    "verl.trainer.ppo.ray_trainer:RayPPOTrainer.__init__": "self config tokenizer role_worker_mapping resource_pool_manager ray_worker_group_cls processor reward_fn val_reward_fn train_dataset val_dataset collate_fn train_sampler device_name",
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer.__init__": (
+        "self config tokenizer role_worker_mapping resource_pool_manager "
+        "ray_worker_group_cls processor reward_fn val_reward_fn train_dataset val_dataset "
+        "collate_fn train_sampler device_name"
+    ),
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer.init_workers": "self",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit": "self",
-    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._compute_or_extract_reward": "self batch reward_fn return_dict sum_reward",
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._compute_or_extract_reward": (
+        "self batch reward_fn return_dict sum_reward"
+    ),
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._compute_old_log_prob": "self batch",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._update_actor": "self batch",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint": "self",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint": "self",
     "verl.trainer.ppo.core_algos:register_adv_est": "name_or_enum",
-    "verl.utils.tracking:Tracking.__init__": "self project_name experiment_name default_backend config",
+    "verl.utils.tracking:Tracking.__init__": (
+        "self project_name experiment_name default_backend config"
+    ),
     "verl.utils.tracking:Tracking.log": "self data step backend",
     "verl.workers.engine_workers:TrainingWorker.__init__": "self config",
     "verl.workers.engine_workers:TrainingWorker.infer_batch": "self data",
@@ -39,9 +47,15 @@ SIGNATURES = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.set_loss_fn": "self loss_fn",
     "verl.workers.engine_workers:initialize_global_process_group_ray": "timeout_second",
     "verl.workers.engine_workers:aggressive_empty_cache": "force_sync max_retries",
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_inputs": "self micro_batch",
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs": "self output output_args micro_batch",
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": "self micro_batch loss_function forward_only",
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_inputs": (
+        "self micro_batch"
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs": (
+        "self output output_args micro_batch"
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": (
+        "self micro_batch loss_function forward_only"
+    ),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_module": "self",
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": "self module",
     "verl.workers.engine.base:EngineRegistry.register": "model_type backend device",
@@ -50,17 +64,31 @@ SIGNATURES = {
     "verl.workers.utils.padding:left_right_2_no_padding": "data",
     "verl.workers.utils.padding:no_padding_2_padding": "nested_tensor data",
     "verl.utils.attention_utils:_get_attention_functions": "",
-    "verl.utils.ulysses:ulysses_pad_and_slice_inputs": "input_ids_rmpad position_ids_rmpad sp_size skip_position_ids_rmpad",
-    "verl.utils.ulysses:gather_outputs_and_unpad": "x gather_dim unpad_dim padding_size grad_scaler group",
-    "verl.experimental.agent_loop.agent_loop:AgentLoopManager.__init__": "self config worker_group rm_resource_pool",
+    "verl.utils.ulysses:ulysses_pad_and_slice_inputs": (
+        "input_ids_rmpad position_ids_rmpad sp_size skip_position_ids_rmpad"
+    ),
+    "verl.utils.ulysses:gather_outputs_and_unpad": (
+        "x gather_dim unpad_dim padding_size grad_scaler group"
+    ),
+    "verl.experimental.agent_loop.agent_loop:AgentLoopManager.__init__": (
+        "self config worker_group rm_resource_pool"
+    ),
     "verl.experimental.agent_loop.agent_loop:AgentLoopManager._init_agent_loop_workers": "self",
     "verl.experimental.agent_loop.agent_loop:AgentLoopManager.generate_sequences": "self prompts",
-    "verl.experimental.agent_loop.agent_loop:AgentLoopWorkerBase.__init__": "self config server_handles reward_router_address",
+    "verl.experimental.agent_loop.agent_loop:AgentLoopWorkerBase.__init__": (
+        "self config server_handles reward_router_address"
+    ),
     "verl.experimental.agent_loop.agent_loop:AgentLoopWorkerBase.generate_sequences": "self batch",
-    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServerBase.__init__": "self config model_config rollout_mode workers replica_rank node_rank gpus_per_node nnodes",
-    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica.__init__": "self replica_rank config model_config gpus_per_node is_reward_model",
+    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServerBase.__init__": (
+        "self config model_config rollout_mode workers replica_rank node_rank gpus_per_node nnodes"
+    ),
+    "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica.__init__": (
+        "self replica_rank config model_config gpus_per_node is_reward_model"
+    ),
     "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica.launch_servers": "self",
-    "verl.workers.reward_manager.abstract:AbstractRewardManager.__init__": "self tokenizer num_examine compute_score reward_fn_key kwargs",
+    "verl.workers.reward_manager.abstract:AbstractRewardManager.__init__": (
+        "self tokenizer num_examine compute_score reward_fn_key kwargs"
+    ),
 }
 
 # Where we lean on what a function does inside: the text that must still be there, and why.

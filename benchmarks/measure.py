@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 Seconds = Mapping[str, float]
+TOTAL, CPU = "total", "CPU"
 
 
 @dataclass(frozen=True)
@@ -51,34 +52,38 @@ class Result:
 
 @dataclass
 class Stopwatch:
-    """Seconds by phase; `total` is from the first start to the last end."""
+    """Seconds by phase; TOTAL from the first start to the last end, CPU the processor time of it.
+
+    Processor time feels less of what else the machine does, and nothing of a GPU's work.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
-    _started: float | None = None
+    _started: tuple[float, float] | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time what runs inside, work queued on a GPU included."""
-        start = _now()
-        self._started = start if self._started is None else self._started
+        start, start_cpu = _now()
+        self._started = self._started or (start, start_cpu)
         yield
-        end = _now()
+        end, end_cpu = _now()
         self.seconds[name] = self.seconds.get(name, 0.0) + end - start
-        self.seconds["total"] = end - self._started
+        self.seconds[TOTAL] = end - self._started[0]
+        self.seconds[CPU] = end_cpu - self._started[1]
 
 
-def _now() -> float:
+def _now() -> tuple[float, float]:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return time.perf_counter(), time.process_time()
 
 
 def timed(function: Callable[[], object]) -> Callable[[], Seconds]:
-    """`function` as a side of `interleaved`, with one phase: total."""
+    """`function` as a side of `interleaved`, with one phase."""
 
     def side() -> Seconds:
         watch = Stopwatch()
-        with watch.phase("total"):
+        with watch.phase("call"):
             function()
         return watch.seconds
 
@@ -123,14 +128,24 @@ def over_rounds(
     return Result(case, metric, statistics.median(values), unit, peer=peer, **spread)
 
 
-def ratios_of(
-    peer: Sequence[Seconds], ours: Sequence[Seconds], phase: str = "total"
-) -> list[float]:
-    """peer / ours of every round."""
-    return [theirs[phase] / mine[phase] for theirs, mine in zip(peer, ours, strict=True)]
+def time_results(
+    case: str,
+    metric: str,
+    ours: Sequence[Seconds],
+    peers: Mapping[str, Sequence[Seconds]] | None = None,
+) -> Iterator[Result]:
+    """Wall and processor time of `ours`, once for each peer with the ratio peer / ours, or once."""
+    for name, phase in ((metric, TOTAL), (f"{metric}, CPU", CPU)):
+        seconds = phase_of(ours, phase)
+        if not peers:
+            yield over_rounds(case, name, "s", seconds)
+        for peer, theirs in (peers or {}).items():
+            pairs = zip(phase_of(theirs, phase), seconds, strict=True)
+            ratios = [other / mine for other, mine in pairs]
+            yield over_rounds(case, name, "s", seconds, peer, ratios)
 
 
-def phase_of(seconds: Sequence[Seconds], phase: str = "total") -> list[float]:
+def phase_of(seconds: Sequence[Seconds], phase: str = TOTAL) -> list[float]:
     """One phase's seconds of every round."""
     return [measured[phase] for measured in seconds]
 

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import opdvr.demo
 from benchmarks.measure import (
+    CPU,
+    TOTAL,
     Result,
     Seconds,
     interleaved,
     note,
     over_rounds,
     phase_of,
-    ratios_of,
+    time_results,
 )
 from opdvr.integration.options import OpdvrOptions
 
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace) -> list[Result]:
     Raises:
         ValueError: rows that do not divide into groups or micro-batches.
     """
-    rounds = options.rounds or 7
+    rounds = options.rounds or 11
     if options.quick:
         rounds, options.rows = 2, 2 * options.group_size
     for name in ("group_size", "micro_batch"):
@@ -67,19 +69,14 @@ def run(options: argparse.Namespace) -> list[Result]:
 def _time_results(seconds: dict[str, list[Seconds]], tokens: int) -> list[Result]:
     from benchmarks.step_sides import VERL, VERL_FLOAT32
 
-    results = []
+    results, references = [], (VERL, VERL_FLOAT32)
     for name, rounds in seconds.items():
         for phase in rounds[0]:
-            if phase != "total":
+            if phase not in (TOTAL, CPU):
                 results.append(over_rounds(name, phase, "s", phase_of(rounds, phase)))
-        totals = phase_of(rounds)
-        peers = [peer for peer in (VERL, VERL_FLOAT32) if name not in (VERL, VERL_FLOAT32)]
-        for peer in peers:
-            ratios = ratios_of(seconds[peer], rounds)
-            results.append(over_rounds(name, "step", "s", totals, peer, ratios))
-        if not peers:
-            results.append(over_rounds(name, "step", "s", totals))
-        rates = [tokens / total for total in totals]
+        peers = {} if name in references else {peer: seconds[peer] for peer in references}
+        results += time_results(name, "step", rounds, peers)
+        rates = [tokens / total for total in phase_of(rounds)]
         results.append(over_rounds(name, "throughput", "tokens/s", rates))
     return results
 

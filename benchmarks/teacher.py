@@ -7,15 +7,16 @@ gradients. A last case takes a whole small model through the engine (benchmarks/
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks import teacher_engine
-from benchmarks.measure import Result, interleaved, note, over_rounds, phase_of, ratios_of, timed
+from benchmarks.measure import Result, note
 from benchmarks.memory import peak_mebibytes
+from benchmarks.scoring import Scores, compare
 from opdvr.core import score_tokens
 from opdvr.integration.options import OpdvrOptions
 
@@ -24,7 +25,6 @@ QWEN3_VOCABULARY = 151_936
 QUICK_VOCABULARY = 4096
 LOGIT_SCALE = 2.0  # standard deviation of the logits, so that they are not nearly uniform
 GIBIBYTE = 2**30
-Scores = tuple[torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -94,41 +94,11 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 def _measure(case: Case, rounds: int) -> list[Result]:
     names = [OURS, DENSE] if case.with_entropy else [OURS, DENSE, CROSS_ENTROPY]
-    sides = dict(zip(names, _sides(case, names), strict=True))
-    values = {name: side() for name, side in sides.items()}  # the warm-up, too
-    seconds = interleaved({name: timed(side) for name, side in sides.items()}, rounds, warm_up=0)
-    sides.clear()  # the head must not stay beside the probes' own
-    memory = {
-        name: peak_mebibytes("benchmarks.teacher:prepare", side=name, **asdict(case))
-        for name in names
-    }
-    results = []
-    for name in names:
-        label = f"{case}: {name}"
-        if name == OURS:
-            results += list(_compared(label, names[1:], seconds, memory))
-            results += list(_differences(label, values))
-        else:
-            results.append(over_rounds(label, "time", "s", phase_of(seconds[name])))
-            results.append(Result(label, "peak memory", memory[name], "MiB"))
-    return results
 
+    def peak(side: str) -> float:
+        return peak_mebibytes("benchmarks.teacher:prepare", side=side, **asdict(case))
 
-def _compared(label: str, peers: list[str], seconds: dict, memory: dict) -> Iterator[Result]:
-    for peer in peers:
-        ratios = ratios_of(seconds[peer], seconds[OURS])
-        yield over_rounds(label, "time", "s", phase_of(seconds[OURS]), peer, ratios)
-        ratio = memory[peer] / memory[OURS]
-        yield Result(label, "peak memory", memory[OURS], "MiB", peer, ratio)
-
-
-def _differences(label: str, values: dict[str, Scores]) -> Iterator[Result]:
-    ours = values[OURS]
-    for peer, theirs in values.items():
-        for metric, mine, other in zip(("log-prob", "entropy"), ours, theirs, strict=True):
-            if peer != OURS and mine is not None:
-                difference = (mine - other).abs().max().item()
-                yield Result(label, f"largest {metric} difference", difference, "nats", peer)
+    return compare(str(case), dict(zip(names, _sides(case, names), strict=True)), peak, rounds)
 
 
 def prepare(side: str, **case: object) -> Callable[[], Scores]:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measure import Result, interleaved, note, over_rounds, phase_of, ratios_of, timed
+from benchmarks.measure import Result, note
 from benchmarks.memory import peak_mebibytes
+from benchmarks.scoring import Scores, compare
 
 ENGINE, PLAIN = "engine", "plain transformers"
 PROMPT_WIDTH, RESPONSE_WIDTH = 64, 192
-Scores = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def run(
@@ -45,32 +45,11 @@ def run(
 
 
 def _measure(label: str, case: dict, rounds: int) -> list[Result]:
-    memory = {
-        name: peak_mebibytes("benchmarks.teacher_engine:prepare", side=name, **case)
-        for name in (ENGINE, PLAIN)
-    }
+    def peak(side: str) -> float:
+        return peak_mebibytes("benchmarks.teacher_engine:prepare", side=side, **case)
+
     sides = {name: prepare(name, **case) for name in (ENGINE, PLAIN)}
-    ours, plain = (side() for side in sides.values())  # the warm-up, too
-    seconds = interleaved({name: timed(side) for name, side in sides.items()}, rounds, warm_up=0)
-    ratios = ratios_of(seconds[PLAIN], seconds[ENGINE])
-    results = [
-        over_rounds(f"{label}: {ENGINE}", "time", "s", phase_of(seconds[ENGINE]), PLAIN, ratios),
-        Result(
-            f"{label}: {ENGINE}",
-            "peak memory",
-            memory[ENGINE],
-            "MiB",
-            PLAIN,
-            memory[PLAIN] / memory[ENGINE],
-        ),
-    ]
-    for metric, mine, theirs in zip(("log-prob", "entropy"), ours, plain, strict=True):
-        if mine is not None:
-            name, difference = f"largest {metric} difference", (mine - theirs).abs().max().item()
-            results.append(Result(f"{label}: {ENGINE}", name, difference, "nats", PLAIN))
-    results.append(over_rounds(f"{label}: {PLAIN}", "time", "s", phase_of(seconds[PLAIN])))
-    results.append(Result(f"{label}: {PLAIN}", "peak memory", memory[PLAIN], "MiB"))
-    return results
+    return compare(label, sides, peak, rounds)
 
 
 def prepare(

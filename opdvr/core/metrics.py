@@ -13,6 +13,8 @@ from opdvr.core.rewards import TokenRewards
 
 # Relative size under which a variance made from float64 sums is rounding error, not spread.
 _VARIANCE_NOISE = 1e-12
+# A teacher that expects another prompt (another chat template) disagrees where the response begins.
+_FIRST_TOKENS = 5
 
 
 def token_sums(
@@ -85,6 +87,7 @@ def metrics_from_sums(sums: dict[str, float]) -> dict[str, float]:
 
     Over valid tokens:
         opd/log_ratio_mean, opd/log_ratio_abs_mean: logp_teacher - logp_student, nats.
+        opd/log_ratio_abs_mean_first: the same size over the first five tokens of each response.
         opd/reward_mean, opd/effective_token_frac: the final reward, and how often it is not 0.
         actor/entropy, teacher/entropy: nats.
         critic/advantages/mean, /max, /min.
@@ -162,6 +165,7 @@ _QUOTIENTS = {
     "cg/reward_zeroed_frac": ("zeroed_tokens", "nonzero_tokens"),
     "opd/log_ratio_mean": ("log_ratio", "valid_tokens"),
     "opd/log_ratio_abs_mean": ("log_ratio_abs", "valid_tokens"),
+    "opd/log_ratio_abs_mean_first": ("log_ratio_abs_first", "first_tokens"),
     "opd/gate_pass_frac_correct": ("passed_correct_tokens", "nonzero_correct_tokens"),
     "opd/gate_pass_frac_incorrect": ("passed_incorrect_tokens", "nonzero_incorrect_tokens"),
     "opd/zeroed_mass_frac": ("zeroed_mass", "log_ratio_abs"),
@@ -193,6 +197,8 @@ def _gate_sums(
     return {
         "log_ratio": log_ratio.sum(),
         "log_ratio_abs": log_ratio.abs().sum(),
+        "log_ratio_abs_first": log_ratio[:, :_FIRST_TOKENS].abs().sum(),
+        "first_tokens": valid[:, :_FIRST_TOKENS].sum(),
         "reward": reward.sum(),
         "effective_tokens": (reward != 0).sum(),
         "nonzero_tokens": nonzero.sum(),

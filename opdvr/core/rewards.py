@@ -58,6 +58,9 @@ def log_ratio(
         [B,T] float32, differentiable; exactly 0 at masked positions, whatever lies there (NaN
         included), and no gradient from them.
     """
+    # A tensor of another width could broadcast, and every token would get its neighbour's reward.
+    shapes = [tuple(tensor.shape) for tensor in (teacher_logprobs, student_logprobs, mask)]
+    assert shapes.count(shapes[0]) == 3, f"teacher, student and mask are {shapes}: not one shape"
     # Masked before the subtraction: inf - inf is NaN, and so would be its gradient times 0.
     valid = mask.bool()
     teacher = torch.where(valid, teacher_logprobs.float(), 0.0)
@@ -79,6 +82,8 @@ def require_finite(
     Raises:
         NonFiniteError: naming the first such row and position, the value and `what`.
     """
+    shapes = tuple(values.shape), tuple(mask.shape)
+    assert shapes[0] == shapes[1], f"{what} is {shapes[0]} and its mask {shapes[1]}"
     bad = mask.bool() & ~torch.isfinite(values)
     if not bad.any():
         return

@@ -15,7 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from opdvr.demo.evaluate import evaluate
 from opdvr.demo.task import CAREFUL, Habits, Problem, problems, solve, write_parquet
@@ -164,23 +170,18 @@ def save(model: Qwen3ForCausalLM, folder: Path) -> None:
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def _measure(folder: Path, held_out: Path) -> dict[str, object]:
-    result = evaluate(folder, held_out, n_samples=_MEASURED_SAMPLES, temperature=1.0, seed=0)
-    names = ("sampled_accuracy", "sampled_stderr", "greedy_accuracy")
-    card = {name: round(result[name], 4) for name in names}
-    return card | {name: result[name] for name in ("problems", "n_samples", "temperature", "seed")}
-
-
-def make(name: str, output: Path, held_out: Path) -> dict[str, object]:
-    """Train, save and measure one model; returns its card (recipe, size, held-out accuracy)."""
-    recipe = RECIPES[name]
-    model = train(recipe)
-    save(model, output / name)
+def card(name: str, folder: Path, held_out: Path) -> dict[str, object]:
+    """What `folder`'s model is, how it was made, and its accuracy on `held_out` once reloaded."""
+    recipe = asdict(RECIPES[name])
+    measured = evaluate(folder, held_out, n_samples=_MEASURED_SAMPLES, temperature=1.0, seed=0)
+    accuracy = ("sampled_accuracy", "sampled_stderr", "greedy_accuracy")
+    setting = ("problems", "n_samples", "temperature", "seed")
     return {
-        "role": recipe.role,
-        "parameters": model.num_parameters(),
-        "held_out": _measure(output / name, held_out),
-        "recipe": asdict(recipe),
+        "role": recipe.pop("role"),
+        "parameters": AutoModelForCausalLM.from_pretrained(folder).num_parameters(),
+        "held_out": {key: round(measured[key], 4) for key in accuracy}
+        | {key: measured[key] for key in setting},
+        "recipe": recipe,
         "command": f"python -m opdvr.demo.make_models --output DIR --only {name}",
     }
 
@@ -198,11 +199,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as data_folder:
         _, held_out = write_parquet(data_folder)
         for name in [options.only] if options.only else RECIPES:
-            card = make(name, options.output, held_out)
-            print(name, json.dumps(card["held_out"]), flush=True)
+            folder = options.output / name
+            save(train(RECIPES[name]), folder)
+            entry = card(name, folder, held_out)
+            print(name, json.dumps(entry["held_out"]), flush=True)
             # Read again each time, since another run may have added its own model meanwhile.
             cards = json.loads(card_path.read_text()) if card_path.exists() else {}
-            card_path.write_text(json.dumps(cards | {name: card}, indent=2) + "\n")
+            card_path.write_text(json.dumps(cards | {name: entry}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import check_same_data, complete_steps
@@ -100,7 +99,7 @@ def set_environment(config: DictConfig) -> None:
         filter(None, (str(REPO_ROOT), os.environ.get("PYTHONPATH")))
     )
     if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
-        variables["VLLM_RPC_BASE_PATH"] = short_temp_dir()
+        use_short_temp_dir()
     for name, value in variables.items():
         if name not in os.environ or name in ("VERL_USE_EXTERNAL_MODULES", "PYTHONPATH"):
             os.environ[name] = str(value)
@@ -112,11 +111,12 @@ def set_environment(config: DictConfig) -> None:
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
 
 
-def short_temp_dir() -> str:
-    """A folder for sockets whose path is short, whatever TMPDIR is."""
-    folder = Path("/tmp") / f"opdvr-{getpass.getuser()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return str(folder)
+def use_short_temp_dir() -> None:
+    """Ray, vLLM and datasets put Unix sockets below TMPDIR: give them one that is short enough."""
+    folder = tempfile.mkdtemp(prefix="opdvr-", dir="/tmp")
+    say(f"opdvr: TMPDIR ({tempfile.gettempdir()}) is too long for sockets; using {folder}")
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None  # so that this process looks again
 
 
 def run_on_local_ray(config: DictConfig) -> None:
@@ -125,8 +125,6 @@ def run_on_local_ray(config: DictConfig) -> None:
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init)
     options.pop("runtime_env")  # a local Ray's workers inherit this process's environment
-    if "_temp_dir" not in options and len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
-        options["_temp_dir"] = short_temp_dir()
     stage("starting a private Ray")
     ray.init(address="local", **options)
     try:
@@ -156,8 +154,9 @@ def join_cluster_and_run(config: DictConfig) -> None:
 
     from opdvr.integration.task_runner import OpdvrTaskRunner
 
-    for option in ("num_cpus", "include_dashboard"):  # refused when joining
-        config.ray_kwargs.ray_init.pop(option, None)
+    with open_dict(config):
+        for option in ("num_cpus", "include_dashboard"):  # refused when joining
+            config.ray_kwargs.ray_init.pop(option, None)
     run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(OpdvrTaskRunner))
 
 

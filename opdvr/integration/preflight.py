@@ -81,6 +81,13 @@ def check_parallel_sizes(config: DictConfig) -> None:
                 f"{PARALLEL_SIZE} gives {option}={size}, which does not divide the {n_gpus} "
                 f"devices of {NGPUS_PER_NODE} times trainer.nnodes; use a divisor of {n_gpus}"
             )
+    attention = config.actor_rollout_ref.model.override_config.get("attn_implementation")
+    if _sequence_parallel_size(config) > 1 and attention != "flash_attention_2":
+        raise ValueError(
+            f"{PARALLEL_SIZE} above 1 splits sequences over devices, which verl does inside "
+            f"flash-attn only, but attention runs on {attention}; install flash-attn, or set "
+            "PARALLEL_SIZE=1"
+        )
 
 
 def check_batches(config: DictConfig) -> None:

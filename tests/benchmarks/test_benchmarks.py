@@ -87,14 +87,16 @@ def test_step_quick(tmp_path):
 
 
 def test_ratio_is_the_median_over_rounds_of_peer_over_ours():
-    ours = [{"total": 1.0}, {"total": 2.0}, {"total": 4.0}]
-    peer = [{"total": 4.0}, {"total": 2.0}, {"total": 4.0}]
-    ratios = measure.ratios_of(peer, ours)
-    assert ratios == [4.0, 1.0, 1.0]
-    result = measure.over_rounds("case", "time", "s", measure.phase_of(ours), "peer", ratios)
-    assert (result.value, result.low, result.high) == (2.0, 1.0, 4.0)
-    # the ratio of the medians would be 4 / 2
-    assert (result.ratio, result.ratio_low, result.ratio_high) == (1.0, 1.0, 4.0)
+    ours = [{"total": 1.0, "CPU": 1.0}, {"total": 2.0, "CPU": 1.0}, {"total": 4.0, "CPU": 1.0}]
+    peer = [{"total": 4.0, "CPU": 3.0}, {"total": 2.0, "CPU": 3.0}, {"total": 4.0, "CPU": 3.0}]
+    wall, cpu = measure.time_results("case", "time", ours, {"peer": peer})
+    assert (wall.metric, wall.peer, wall.unit) == ("time", "peer", "s")
+    assert (wall.value, wall.low, wall.high) == (2.0, 1.0, 4.0)
+    # 4/1, 2/2, 4/4: the median is 1, while the ratio of the medians would be 4/2
+    assert (wall.ratio, wall.ratio_low, wall.ratio_high) == (1.0, 1.0, 4.0)
+    assert (cpu.metric, cpu.value, cpu.ratio) == ("time, CPU", 1.0, 3.0)
+    alone, _ = measure.time_results("case", "time", ours)
+    assert (alone.peer, alone.ratio, alone.value) == (None, None, 2.0)
 
 
 def test_rounds_interleave_and_rotate_and_warm_up_is_dropped():
@@ -115,7 +117,7 @@ def test_stopwatch_adds_phases_and_spans_them():
     for name in ("one", "two", "one"):
         with watch.phase(name):
             pass
-    assert list(watch.seconds) == ["one", "total", "two"]
+    assert set(watch.seconds) == {"one", "two", measure.TOTAL, measure.CPU}
     assert watch.seconds["total"] >= watch.seconds["one"] + watch.seconds["two"] > 0
 
 

@@ -37,6 +37,7 @@ def test_gate_metrics_by_hand():
             "cg/reward_zeroed_frac": 2 / 4,  # -3 and +2, of the four that are not 0
             "opd/log_ratio_mean": -2 / 5,  # 1 - 3 + 0 + 2 - 2
             "opd/log_ratio_abs_mean": 8 / 5,
+            "opd/log_ratio_abs_mean_first": 8 / 5,  # no response is longer than the first tokens
             "opd/gate_pass_frac_correct": 1 / 2,
             "opd/gate_pass_frac_incorrect": 1 / 2,
             "opd/zeroed_mass_frac": 5 / 8,

@@ -168,8 +168,15 @@ def main(arguments: list[str]) -> int:
     except (ValueError, HydraException) as error:
         print(f"opdvr: {error}", file=sys.stderr)
         return 2
-    with lock:
-        train(config)
-        runs.record(Path(config.trainer.default_local_dir), arguments, finished=True)
+    folder = Path(config.trainer.default_local_dir)
+    finished = False
+    try:
+        with lock:
+            train(config)
+            runs.record(folder, arguments, finished=True)
+        finished = True
+    finally:
+        if not finished:
+            print(f"opdvr: stopped; the log is {folder / 'train.log'}", file=sys.stderr)
     say(f"opdvr: done in {time.time() - started:.0f} s")
     return 0

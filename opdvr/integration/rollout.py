@@ -171,6 +171,9 @@ class OpdvrAgentLoopManager(AgentLoopManager):
                 config.actor_rollout_ref.rollout.name
             )
         self.agent_loop_workers_class = ray.remote(BatchAgentLoopWorker)
+        config = config.copy()
+        # verl would start a reward model's server there; the teacher's workers have the pool
+        config.reward_model.enable_resource_pool = False
         super().__init__(config, worker_group)
 
     def _init_agent_loop_workers(self) -> None:

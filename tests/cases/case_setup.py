@@ -124,7 +124,7 @@ def before_update(trainer, batch, scores, teacher=-0.25):
 
 
 def update(trainer, batch, monkeypatch):
-    """`_update_actor` up to the workers: (the batch they would get, the metrics they cannot see)."""
+    """`_update_actor` without workers: (the batch that they would get, the trainer's metrics)."""
     sent = {}
 
     def workers(_, slim):
@@ -142,7 +142,7 @@ def one_step(trainer, batch, scores, monkeypatch, **teacher):
 
 
 class Server:
-    """An inference server that answers each prompt by `answer(prompt)` and keeps what it was asked."""
+    """An inference server that answers a prompt by `answer(prompt)` and keeps what it was asked."""
 
     def __init__(self, answer):
         self._answer = answer

@@ -21,6 +21,11 @@ METHODS = {
         "data.max_response_length=33",  # long enough for some responses only
     ],
     "token-grpo-recompute": ["algorithm.adv_estimator=token_grpo"],
+    "opdvr-teacher-on-its-own-pool": [
+        "reward_model.enable_resource_pool=True",
+        "reward_model.n_gpus_per_node=1",
+        "reward_model.nnodes=1",
+    ],
     "opdvr-rollout-logprobs": ["opdvr.student_logprobs=rollout", "opdvr.teacher_temperature=0.8"],
 }
 ALWAYS = [

@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import check_same_data, complete_steps
-from opdvr.integration.config import REPO_ROOT, compose, method_name
+from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
+from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends about 65 to its temporary folder.
@@ -37,6 +38,7 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
 
         for warning in run_preflight(config):
             say(f"opdvr: {warning}")
+    check_method(config)
     folder = Path(config.trainer.default_local_dir)
     lock = runs.hold(folder)
     say(f"opdvr: {method_name(config)}, run folder {folder}, log train.log")
@@ -56,6 +58,15 @@ def train(config: DictConfig) -> None:
     from opdvr.integration.finish import report
 
     report(config)
+
+
+def check_method(config: DictConfig) -> None:
+    """Names of gate and estimator, which the core's registries know (so torch loads here)."""
+    options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
+    try:
+        options.method(config.algorithm.adv_estimator, distills(config))
+    except ValueError as error:
+        raise ValueError(f"CORRECTNESS_GATED_MODE, GRPO_SCALED or ADV_ESTIMATOR: {error}") from None
 
 
 def make_demo_data(config: DictConfig) -> None:

@@ -80,14 +80,16 @@ def test_without_a_key_the_run_is_recorded_offline(home, wandb, tmp_path, capsys
 def test_without_wandb_the_run_is_logged_here(home, monkeypatch, tmp_path, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else find(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "wandb" else find(name, *rest),
     )
     logger = make_logger(tmp_path, ["console", "wandb"])
     assert capsys.readouterr().out.count("wandb is not installed") == 1
     logger.log({"cg/correct_frac": 0.25}, step=1)
-    logger.log({"cg/correct_frac": 0.5}, step=2)
+    logger.log({"cg/correct_frac": 0.5, "val-core/AIME24/acc/mean@2": 0.125}, step=2)
     assert logged_steps(tmp_path) == {1: 0.25, 2: 0.5}
-    assert "step 2" in capsys.readouterr().out.lower()
+    assert "AIME24 acc/mean@2 0.125 (step 2)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("backends", [[], "console", ["console"]])

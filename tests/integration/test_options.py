@@ -1,0 +1,110 @@
+"""Our option group: published names, ranges, and what `auto` resolves to."""
+
+import dataclasses
+
+import pytest
+
+from opdvr.core import MethodSpec
+from opdvr.integration.config import compose, method_name
+from opdvr.integration.options import PUBLISHED_NAMES, OpdvrOptions, translate_published_names
+
+DEMO = ["platform=cpu", "task=demo"]
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+@pytest.mark.parametrize("published", PUBLISHED_NAMES)
+def test_published_names_mean_our_options(sign, published):
+    assert translate_published_names([f"{sign}{published}=3"]) == [
+        f"opdvr.{PUBLISHED_NAMES[published]}=3"
+    ]
+
+
+def test_other_overrides_are_left_alone():
+    untouched = ["actor_rollout_ref.rollout.n=4", "~data.seed", "+a.b={c: 1}", "x='a=b'"]
+    assert translate_published_names(untouched) == untouched
+
+
+def test_published_gate_switch_through_the_whole_composition():
+    config = compose([*DEMO, "+actor_rollout_ref.rollout.correctness_gated=False"])
+    assert config.opdvr.correctness_gated is False and method_name(config) == "opd"
+    # the published name never reaches verl's rollout dataclass, which would refuse it
+    assert "correctness_gated" not in config.actor_rollout_ref.rollout
+
+
+def test_the_last_of_two_names_for_one_option_wins():
+    config = compose(
+        [
+            *DEMO,
+            "opdvr.correctness_threshold=0.5",
+            "actor_rollout_ref.rollout.correctness_threshold=0.25",
+        ]
+    )
+    assert config.opdvr.correctness_threshold == 0.25
+
+
+def test_defaults_agree_with_the_cores():
+    """The options cannot import the core (torch) for its defaults; they must not drift apart."""
+    options = OpdvrOptions()
+    assert options.method("token_reward_direct", distill=True) == MethodSpec()
+    shared = {f.name for f in dataclasses.fields(MethodSpec)} & {
+        f.name for f in dataclasses.fields(OpdvrOptions)
+    }
+    assert shared >= {"correctness_threshold", "grpo_scaled", "grpo_outcome_weight"}
+    for name in shared:
+        assert getattr(options, name) == getattr(MethodSpec(), name)
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("opdvr.truncated_responses=sometimes", "TRUNCATED_RESPONSES"),
+        ("opdvr.student_logprobs=guess", "STUDENT_LOGPROBS"),
+        ("opdvr.model_dtype=int8", "MODEL_DTYPE"),
+        ("opdvr.teacher_temperature=0", "TEACHER_TEMPERATURE"),
+        ("opdvr.log_prob_top_k=4", "LOG_PROB_TOP_K"),
+        ("algorithm.adv_estimator=gae", "ADV_ESTIMATOR"),
+        ("algorithm.use_kl_in_reward=True", "USE_KL"),
+        ("reward_model.enable=False", "adv_estimator"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(override, named):
+    with pytest.raises(ValueError, match=named) as error:
+        compose([*DEMO, override])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "update"),
+        (["data.train_batch_size=32"], "recompute"),  # two mini-batches
+        (["actor_rollout_ref.actor.ppo_epochs=2"], "recompute"),
+        (["algorithm.adv_estimator=token_grpo"], "recompute"),
+        (["algorithm.adv_estimator=grpo", "reward_model.enable=False"], "update"),
+        (["opdvr.student_logprobs=rollout"], "rollout"),
+    ],
+)
+def test_student_logprobs(overrides, expected):
+    assert compose([*DEMO, *overrides]).opdvr.student_logprobs == expected
+
+
+def test_update_is_refused_where_it_is_not_exact():
+    with pytest.raises(ValueError, match="STUDENT_LOGPROBS=update.*2 mini-batches"):
+        compose([*DEMO, "data.train_batch_size=32", "opdvr.student_logprobs=update"])
+
+
+def test_experiment_name_of_digits_stays_text():
+    assert compose([*DEMO, "trainer.experiment_name=12"]).trainer.experiment_name == "12"
+
+
+def test_an_unknown_gate_is_refused_before_ray_starts(capsys, tmp_path):
+    from opdvr.integration.launch import main
+
+    arguments = [
+        *DEMO,
+        "opdvr.correctness_gated_mode=sideways",
+        f"trainer.default_local_dir={tmp_path}",
+    ]
+    assert main(arguments) == 2
+    line = capsys.readouterr().err.strip()
+    assert "CORRECTNESS_GATED_MODE" in line and "sideways" in line and "default" in line

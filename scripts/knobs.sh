@@ -46,7 +46,8 @@ TOTAL_EPOCHS                    int>=1  trainer.total_epochs
 TOTAL_STEPS                     int>=1  trainer.total_training_steps
 PPO_MAX_TOKEN_LEN_PER_GPU       int>=1  actor_rollout_ref.actor.ppo_max_token_len_per_gpu
 LOG_PROB_MAX_TOKEN_LEN_PER_GPU  int>=1  actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu
-DEMO_TEACHER                    one:faulty|good|other-style  opdvr.demo_teacher
+DEMO_STUDENT                    one:careless|other-style  opdvr.demo_student
+DEMO_TEACHER                    one:faulty|good  opdvr.demo_teacher
 '
 
 # Text as a Hydra override value that arrives as the same text. Always quoted, so that 12, true, a,b

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
     check_method(config)
     folder = Path(config.trainer.default_local_dir)
     lock = runs.hold(folder)
-    say(f"opdvr: {method_name(config)}, run folder {folder}, log train.log")
+    say(f"opdvr: {method_name(config)}, run folder {folder}")
     check_resume(config)
     runs.record(folder, overrides, finished=False)
     return config, lock
@@ -63,10 +64,18 @@ def train(config: DictConfig) -> None:
 def check_method(config: DictConfig) -> None:
     """Names of gate and estimator, which the core's registries know (so torch loads here)."""
     options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
+    estimator = config.algorithm.adv_estimator
     try:
-        options.method(config.algorithm.adv_estimator, distills(config))
+        spec = options.method(estimator, distills(config))
     except ValueError as error:
         raise ValueError(f"CORRECTNESS_GATED_MODE, GRPO_SCALED or ADV_ESTIMATOR: {error}") from None
+    from opdvr.core import needs_full_batch
+
+    if needs_full_batch(spec) and options.student_logprobs == "update":
+        raise ValueError(
+            f"algorithm.adv_estimator={estimator} (ADV_ESTIMATOR) needs whole groups before the "
+            "update; set STUDENT_LOGPROBS=recompute"
+        )
 
 
 def make_demo_data(config: DictConfig) -> None:
@@ -111,6 +120,7 @@ def set_environment(config: DictConfig) -> None:
     )
     if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
         use_short_temp_dir()
+    variables = verl_environment() | variables
     for name, value in variables.items():
         if name not in os.environ or name in ("VERL_USE_EXTERNAL_MODULES", "PYTHONPATH"):
             os.environ[name] = str(value)
@@ -120,6 +130,16 @@ def set_environment(config: DictConfig) -> None:
         if name in os.environ:
             variables[name] = os.environ[name]
     OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", variables, force_add=True)
+
+
+def verl_environment() -> dict[str, str]:
+    """What verl puts into its Ray workers' environment, read without importing verl (seconds)."""
+    spec = importlib.util.find_spec("verl")
+    path = Path(spec.submodule_search_locations[0]) / "trainer" / "constants_ppo.py"
+    module_spec = importlib.util.spec_from_file_location("_verl_constants_ppo", path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return dict(module.get_ppo_ray_runtime_env()["env_vars"])
 
 
 def use_short_temp_dir() -> None:
@@ -187,7 +207,8 @@ def main(arguments: list[str]) -> int:
             runs.record(folder, arguments, finished=True)
         finished = True
     finally:
-        if not finished:
-            print(f"opdvr: stopped; the log is {folder / 'train.log'}", file=sys.stderr)
+        log = folder / "train.log"
+        if not finished and log.exists():
+            print(f"opdvr: stopped; the log is {log}", file=sys.stderr)
     say(f"opdvr: done in {time.time() - started:.0f} s")
     return 0

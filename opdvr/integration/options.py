@@ -14,7 +14,8 @@ TRUNCATED_RESPONSES = ("keep", "wrong", "mask")
 TOP_K_STRATEGIES = ("only_stu", "only_tch", "intersection", "union", "union-intersection")
 REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
 MODEL_DTYPES = ("bfloat16", "float16", "float32")
-DEMO_TEACHERS = ("faulty", "good", "other-style")
+DEMO_STUDENTS = ("careless", "other-style")
+DEMO_TEACHERS = ("faulty", "good")
 
 # Published dotted names (forks of verl put them there) -> field of OpdvrOptions.
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -65,7 +66,8 @@ class OpdvrOptions:
         use_kl: KL loss to the initial student, verl's 0.005 low_var_kl.
         in_process_rollout: run the agent loop inside the trainer's process (one machine, no GPU).
         demo: this is the embedded task: make its data, measure its teacher at the end.
-        demo_teacher: teacher of the embedded task.
+        demo_student: student of the embedded task; other-style writes its steps in another order.
+        demo_teacher: teacher of the embedded task: faulty on purpose, or good.
         preflight: check files, models and arithmetic before Ray starts.
     """
 
@@ -91,6 +93,7 @@ class OpdvrOptions:
     use_kl: bool = False
     in_process_rollout: bool = False
     demo: bool = False
+    demo_student: str = "careless"
     demo_teacher: str = "faulty"
     preflight: bool = True
 
@@ -108,6 +111,7 @@ class OpdvrOptions:
             "REWARD_WEIGHT_MODE", "reward_weight_mode", self.reward_weight_mode, REWARD_WEIGHT_MODES
         )
         _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
+        _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
         _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)
         for variable, name, least in (
             ("TEACHER_TEMPERATURE", "teacher_temperature", 1e-6),

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from opdvr.data.schema import check_files
 from opdvr.integration.preflight_models import check_models
 
+OWN_VERIFIER = "pkg://opdvr.verifier"
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
 
 # How messages name an option: the launchers' variable, then the option itself.
@@ -210,6 +211,7 @@ def check_data(config: DictConfig) -> list[str]:
             option,
             prompt_key=config.data.prompt_key,
             reward_fn_key=config.data.reward_fn_key,
+            own_verifier=config.custom_reward_function.path == OWN_VERIFIER,
         )
         warnings += report.warnings
         if option == TRAIN_DATASET and 0 < report.rows < config.data.train_batch_size:

@@ -97,8 +97,8 @@ def check_context(model: ModelOption, folder: Path, config: DictConfig) -> Itera
     """Warn where the longest prompt and response exceed what the model was made for."""
     limit = _text_config(folder).get("max_position_embeddings")
     responses = {"MAX_RESP_LENGTH (data.max_response_length)": config.data.max_response_length}
-    if model.role == "student":  # the teacher sees no validation
-        in_validation = config.opdvr.max_val_response_length or 0
+    in_validation = config.opdvr.max_val_response_length
+    if in_validation is not None and model.role == "student":  # the teacher sees no validation
         responses["MAX_VAL_RESP_LENGTH (opdvr.max_val_response_length)"] = in_validation
     for option, response in responses.items():
         longest = config.data.max_prompt_length + response

@@ -10,6 +10,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos
 
 from opdvr.core import (
+    ESTIMATORS,
     MethodSpec,
     TokenRewards,
     advantages,
@@ -21,8 +22,6 @@ from opdvr.core import (
 )
 from opdvr.core import response_metrics as core_response_metrics
 
-OWN_ESTIMATORS = ("token_reward_direct", "token_reward_direct_plus_grpo", "token_grpo")
-
 
 def register_estimators() -> None:
     """Make verl accept our names. Its estimators see scores only; `attach` makes the advantages."""
@@ -33,8 +32,8 @@ def register_estimators() -> None:
         rewards = token_level_rewards * response_mask
         return rewards, rewards
 
-    for name in OWN_ESTIMATORS:
-        if name not in core_algos.ADV_ESTIMATOR_REGISTRY:
+    for name in ESTIMATORS:
+        if name not in core_algos.ADV_ESTIMATOR_REGISTRY:  # grpo is verl's already
             core_algos.register_adv_est(name)(masked_rewards)
 
 

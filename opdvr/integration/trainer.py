@@ -216,6 +216,7 @@ _UPDATE = (
     "old_log_probs",
     "advantages",
     "ref_log_prob",
+    "rollout_is_weights",
     "teacher_log_probs",
     "teacher_entropy",
     "correct",

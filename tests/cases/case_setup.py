@@ -1,5 +1,6 @@
 """Batches in verl's layout and our trainer, without Ray, workers or models."""
 
+import asyncio
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from verl.trainer.ppo.ray_trainer import RayPPOTrainer, compute_advantage
 
 from opdvr.integration import signal
 from opdvr.integration.options import OpdvrOptions
-from opdvr.integration.rollout import _assemble
+from opdvr.integration.rollout import BatchAgentLoopWorker, _assemble
 from opdvr.integration.trainer import OpdvrTrainer
 
 STOP, LENGTH = 0, 1  # finish codes of the server
@@ -152,6 +153,46 @@ class Server:
     async def _generate(self, prompts, parameters):
         self.asked.append((prompts, parameters))
         return part([self._answer(prompt) for prompt in prompts])
+
+
+def make_worker(servers, response_length=6, max_val_response_length=None):
+    """Our agent-loop worker in front of these servers; prompts of up to 4 tokens."""
+    worker = object.__new__(BatchAgentLoopWorker)
+    sampling = {"temperature": 0.5, "top_p": 1.0, "top_k": -1}
+    worker.config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {
+                "rollout": {
+                    "name": "vllm",
+                    "prompt_length": 4,
+                    "response_length": response_length,
+                    "agent": {"default_agent_loop": "single_turn_agent"},
+                    **sampling,
+                    "val_kwargs": {"temperature": 0.7, "top_p": 0.95, "top_k": -1},
+                },
+                "model": {"lora_rank": 0},
+            },
+            "data": {"apply_chat_template_kwargs": {"enable_thinking": False}},
+            "opdvr": {"max_val_response_length": max_val_response_length},
+        }
+    )
+    worker.processor, worker.tokenizer = None, Letters()
+    worker.server_manager = type("Manager", (), {"server_handles": servers})
+    return worker
+
+
+def questions(texts, groups=None, validate=False):
+    """What verl hands to generation: one user message a row."""
+    prompts = np.empty(len(texts), dtype=object)
+    prompts[:] = [[{"role": "user", "content": text}] for text in texts]
+    columns = {"raw_prompt": prompts}
+    if groups:
+        columns["uid"] = np.array(groups, dtype=object)
+    return DataProto(non_tensor_batch=columns, meta_info={"validate": validate})
+
+
+def generate(worker, batch):
+    return asyncio.run(worker.generate_sequences(batch))
 
 
 def verls_grpo_advantages(scores):

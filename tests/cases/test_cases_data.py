@@ -11,7 +11,14 @@ from torch.utils.data import SequentialSampler
 
 pytest.importorskip("verl")
 
-from case_setup import Letters, make_trainer  # noqa: E402
+from case_setup import (  # noqa: E402
+    Letters,
+    Server,
+    generate,
+    make_trainer,
+    make_worker,
+    questions,
+)
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn  # noqa: E402
 
 from opdvr.data.schema import check_files  # noqa: E402
@@ -78,8 +85,6 @@ def test_a_prompt_over_the_limit_is_left_out_at_load_with_a_count(files, capsys)
 
 
 def test_lengths_are_counted_with_the_rollouts_template_options(files):
-    from test_cases_rollout import Server, generate, make_worker, questions
-
     tokenizer = Letters()
     config = data_config(files(["12"]))
     load(config, tokenizer)

@@ -1,21 +1,20 @@
 """Batches as generation leaves them: masks by length, tokens in pairs, one width, ids untouched."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 pytest.importorskip("verl")
 
 from case_setup import (  # noqa: E402
     LENGTH,
     STOP,
-    Letters,
     Server,
+    generate,
     make_trainer,
+    make_worker,
     part,
+    questions,
     rollout,
     text_ids,
     with_questions,
@@ -23,8 +22,8 @@ from case_setup import (  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto  # noqa: E402
 
-from opdvr.core import metrics_from_sums, token_sums  # noqa: E402
-from opdvr.integration.rollout import BatchAgentLoopWorker, _assemble  # noqa: E402
+from opdvr.core import metrics_from_sums, score_tokens, token_sums  # noqa: E402
+from opdvr.integration.rollout import _assemble  # noqa: E402
 from opdvr.integration.trainer import TeacherGroup  # noqa: E402
 from opdvr.integration.workers import SCORE_KEYS  # noqa: E402
 
@@ -85,44 +84,6 @@ def test_parts_of_one_batch_have_one_width_whatever_their_longest_row():
     assert joined.batch["response_mask"].sum(-1).tolist() == [3, 1, 1]
 
 
-def make_worker(servers, response_length=6, max_val_response_length=None, tokenizer=None):
-    worker = object.__new__(BatchAgentLoopWorker)
-    sampling = {"temperature": 0.5, "top_p": 1.0, "top_k": -1}
-    worker.config = OmegaConf.create(
-        {
-            "actor_rollout_ref": {
-                "rollout": {
-                    "name": "vllm",
-                    "prompt_length": 4,
-                    "response_length": response_length,
-                    "agent": {"default_agent_loop": "single_turn_agent"},
-                    **sampling,
-                    "val_kwargs": {"temperature": 0.7, "top_p": 0.95, "top_k": -1},
-                },
-                "model": {"lora_rank": 0},
-            },
-            "data": {"apply_chat_template_kwargs": {"enable_thinking": False}},
-            "opdvr": {"max_val_response_length": max_val_response_length},
-        }
-    )
-    worker.processor, worker.tokenizer = None, tokenizer or Letters()
-    worker.server_manager = type("Manager", (), {"server_handles": servers})
-    return worker
-
-
-def questions(texts, groups=None, validate=False):
-    prompts = np.empty(len(texts), dtype=object)
-    prompts[:] = [[{"role": "user", "content": text}] for text in texts]
-    columns = {"raw_prompt": prompts}
-    if groups:
-        columns["uid"] = np.array(groups, dtype=object)
-    return DataProto(non_tensor_batch=columns, meta_info={"validate": validate})
-
-
-def generate(worker, batch):
-    return asyncio.run(worker.generate_sequences(batch))
-
-
 def test_rows_keep_their_order_over_servers_and_uneven_shares():
     # 5 rows on 3 servers: shares of 2, 2 and 1; one row on three servers: two stay idle.
     servers = [Server(lambda prompt: [*prompt, 0]) for _ in range(3)]
@@ -160,6 +121,14 @@ def test_validation_has_its_own_sampling_and_width():
     worker.config.opdvr.max_val_response_length = None
     width = generate(worker, questions(["a"], validate=True)).batch["responses"].shape[1]
     assert width == 6, "without a limit of its own, that of training"
+
+
+def test_a_temperature_divides_logits_and_not_log_probs():
+    # Logits (2, 0), token 1: ln(1 / (1 + e^2)) = -2.1269; at 0.5, ln(1 / (1 + e^4)) = -4.0181.
+    logits, token = torch.tensor([[2.0, 0.0]]), torch.tensor([1])
+    for temperature, expected in ((1.0, -2.1269), (0.5, -4.0181)):
+        scores, _ = score_tokens(logits, torch.eye(2), token, temperature=temperature)
+        assert scores.item() == pytest.approx(expected, abs=5e-5)
 
 
 def test_a_prompt_over_the_limit_names_the_option_and_the_prompt():

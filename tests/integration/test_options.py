@@ -62,7 +62,6 @@ def test_defaults_agree_with_the_cores():
         ("opdvr.model_dtype=int8", "MODEL_DTYPE"),
         ("opdvr.teacher_temperature=0", "TEACHER_TEMPERATURE"),
         ("opdvr.log_prob_top_k=4", "LOG_PROB_TOP_K"),
-        ("algorithm.adv_estimator=gae", "ADV_ESTIMATOR"),
         ("algorithm.use_kl_in_reward=True", "USE_KL"),
         ("reward_model.enable=False", "adv_estimator"),
     ],
@@ -97,14 +96,16 @@ def test_experiment_name_of_digits_stays_text():
     assert compose([*DEMO, "trainer.experiment_name=12"]).trainer.experiment_name == "12"
 
 
-def test_an_unknown_gate_is_refused_before_ray_starts(capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("override", "variable", "known"),
+    [
+        ("opdvr.correctness_gated_mode=sideways", "CORRECTNESS_GATED_MODE", "inverse"),
+        ("algorithm.adv_estimator=gae", "ADV_ESTIMATOR", "token_reward_direct"),
+    ],
+)
+def test_an_unknown_name_is_refused_before_ray_starts(override, variable, known, capsys, tmp_path):
     from opdvr.integration.launch import main
 
-    arguments = [
-        *DEMO,
-        "opdvr.correctness_gated_mode=sideways",
-        f"trainer.default_local_dir={tmp_path}",
-    ]
-    assert main(arguments) == 2
+    assert main([*DEMO, override, f"trainer.default_local_dir={tmp_path}"]) == 2
     line = capsys.readouterr().err.strip()
-    assert "CORRECTNESS_GATED_MODE" in line and "sideways" in line and "default" in line
+    assert variable in line and override.split("=")[1] in line and known in line

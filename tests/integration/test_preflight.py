@@ -48,6 +48,7 @@ def config(tmp_path):
                     "path": make_model(tmp_path / "student"),
                     "tokenizer_path": None,
                     "use_remove_padding": True,
+                    "override_config": {"attn_implementation": "flash_attention_2"},
                 },
                 "actor": {
                     "ppo_mini_batch_size": 4,
@@ -74,6 +75,7 @@ def config(tmp_path):
                 "ulysses_sequence_parallel_size": 1,
                 "model": {"path": make_model(tmp_path / "teacher"), "use_remove_padding": True},
             },
+            "custom_reward_function": {"path": "pkg://opdvr.verifier"},
             "data": {
                 "train_files": str(tmp_path / "rows.parquet"),
                 "val_files": [str(tmp_path / "rows.parquet")],
@@ -108,6 +110,26 @@ def names(text, *parts):
 
 def test_good_configuration_passes_silently(config):
     assert run_preflight(config) == []
+
+
+def test_golds_are_the_users_business_with_a_verifier_of_their_own(config, tmp_path):
+    rows = pq.read_table(config.data.train_files).to_pylist()
+    for row in rows:
+        row["reward_model"]["ground_truth"] = ""
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "free.parquet")
+    config.data.train_files = str(tmp_path / "free.parquet")
+    assert "ground_truth" in refusal(config)
+    config.custom_reward_function.path = "/somewhere/mine.py"
+    assert run_preflight(config) == []
+
+
+def test_sequence_parallelism_needs_flash_attn(config):
+    text = refusal(
+        config,
+        actor_rollout_ref__actor__ulysses_sequence_parallel_size=2,
+        actor_rollout_ref__model__override_config={"attn_implementation": "sdpa"},
+    )
+    assert names(text, "PARALLEL_SIZE", "flash-attn")
 
 
 # Groups

@@ -67,6 +67,7 @@ def test_the_shell_and_python_know_the_same_names():
         "STUDENT_LOGPROBS": options.STUDENT_LOGPROBS,
         "MODEL_DTYPE": options.MODEL_DTYPES,
         "ADV_ESTIMATOR": ESTIMATORS,
+        "DEMO_STUDENT": options.DEMO_STUDENTS,
         "DEMO_TEACHER": options.DEMO_TEACHERS,
     }
     listed = {}

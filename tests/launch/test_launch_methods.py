@@ -127,9 +127,10 @@ def test_the_embedded_task_stays_away_from_named_models(launch):
 
 
 def test_the_embedded_task_can_be_asked_for(launch):
-    run = launch("opdvr.sh", OPDVR_TASK="demo", DEMO_TEACHER="other-style")
+    run = launch("opdvr.sh", OPDVR_TASK="demo", DEMO_TEACHER="good", DEMO_STUDENT="other-style")
     assert run.values["task"] == "demo"
-    assert run.values["opdvr.demo_teacher"] == "other-style"
+    assert run.values["opdvr.demo_teacher"] == "good"
+    assert run.values["opdvr.demo_student"] == "other-style"
 
 
 def test_the_platform_of_the_command_line_is_heard(launch):

@@ -182,7 +182,7 @@ REFUSED = [
     ("TRUNCATED_RESPONSES", "drop", "keep, wrong, mask"),
     ("STUDENT_LOGPROBS", "yes", "auto, update, recompute, rollout"),
     ("ADV_ESTIMATOR", "gae", "token_reward_direct, "),
-    ("DEMO_TEACHER", "bad", "faulty, good, other-style"),
+    ("DEMO_TEACHER", "bad", "faulty, good"),
     ("OPDVR_DEVICE", "gpu", "use cpu or cuda"),
     ("EXPERIMENT_NAME", "two\nlines", "line break"),
     ("TRAIN_DATASET", "[a,\nb]", "line break"),

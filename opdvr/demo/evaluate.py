@@ -58,11 +58,34 @@ def _generate(
 
 
 def _read_rows(parquet: str | os.PathLike[str], limit: int | None) -> list[dict[str, object]]:
+    if not os.path.isfile(parquet):
+        raise ValueError(f"there is no data file {os.fspath(parquet)}: opdvr.demo.task writes one")
     columns = ["data_source", "prompt", "reward_model"]
     rows = pq.read_table(parquet, columns=columns).slice(0, limit).to_pylist()
     if not rows:
         raise ValueError(f"{os.fspath(parquet)} has no rows to evaluate on (limit={limit})")
     return rows
+
+
+def _mean_scores(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[dict[str, object]],
+    samples: int,
+    temperature: float,
+) -> torch.Tensor:
+    """Mean verifier score of each row over its samples, [rows] float64."""
+    asked = [row for row in rows for _ in range(samples)]
+    prompts = [
+        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+        for row in asked
+    ]
+    responses = _generate(model, tokenizer, prompts, temperature)
+    scores = [
+        compute_score(row["data_source"], text, row["reward_model"]["ground_truth"])["score"]
+        for row, text in zip(asked, responses, strict=True)
+    ]
+    return torch.tensor(scores, dtype=torch.float64).view(-1, samples).mean(1)
 
 
 def evaluate(
@@ -73,47 +96,36 @@ def evaluate(
     seed: int = 0,
     limit: int | None = None,
     greedy: bool = True,
-) -> dict[str, float | int | str]:
+) -> dict[str, float | int | str | None]:
     """Judge a model's responses to the first `limit` rows of `parquet` with the product's verifier.
 
     Returns `sampled_accuracy` (mean over rows of `n_samples` responses each at `temperature`),
     `sampled_stderr` (its standard error over rows), `greedy_accuracy` (None without `greedy`), and
-    what was asked for.
-    Float32 on the CPU; torch's generator is left as it was. Raises ValueError for a file without
-    rows, and for counts or temperatures that are not positive.
+    what was asked for. Float32 on the CPU; torch's generator is left as it was.
+    Raises ValueError for a model or file that is not there, a file without rows, and counts or
+    temperatures that are not positive.
     """
     if n_samples < 1 or temperature <= 0 or (limit is not None and limit < 1):
         raise ValueError(
             f"n_samples={n_samples}, temperature={temperature}, limit={limit}: give positive values"
         )
+    # Without this check transformers would look for the name on its hub.
+    if not os.path.isfile(os.path.join(model_dir, "config.json")):
+        raise ValueError(f"there is no model in {os.fspath(model_dir)}: it has no config.json")
     started = time.monotonic()
     rows = _read_rows(parquet, limit)
     tokenizer = AutoTokenizer.from_pretrained(os.fspath(model_dir))
     model = AutoModelForCausalLM.from_pretrained(os.fspath(model_dir), dtype=torch.float32).eval()
-    prompts = [
-        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
-        for row in rows
-    ]
-
-    def mean_scores(samples: int, at: float) -> torch.Tensor:
-        responses = _generate(model, tokenizer, [p for p in prompts for _ in range(samples)], at)
-        asked = [row for row in rows for _ in range(samples)]
-        scores = [
-            compute_score(row["data_source"], text, row["reward_model"]["ground_truth"])["score"]
-            for row, text in zip(asked, responses, strict=True)
-        ]
-        return torch.tensor(scores, dtype=torch.float64).view(-1, samples).mean(1)
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        sampled = mean_scores(n_samples, temperature)
-    greedy_accuracy = mean_scores(1, 0.0).mean().item() if greedy else None
+        sampled = _mean_scores(model, tokenizer, rows, n_samples, temperature)
+    greedy_scores = _mean_scores(model, tokenizer, rows, 1, 0.0) if greedy else None
     return {
         "model": os.fspath(model_dir),
         "data": os.fspath(parquet),
         "sampled_accuracy": sampled.mean().item(),
         "sampled_stderr": sampled.std(correction=0).item() / math.sqrt(len(rows)),
-        "greedy_accuracy": greedy_accuracy,
+        "greedy_accuracy": greedy_scores.mean().item() if greedy else None,
         "problems": len(rows),
         "n_samples": n_samples,
         "temperature": temperature,
@@ -122,7 +134,7 @@ def evaluate(
     }
 
 
-def _print_table(results: Sequence[dict[str, float | int | str]]) -> None:
+def _print_table(results: Sequence[dict[str, float | int | str | None]]) -> None:
     width = max(len(str(result["model"])) for result in results)
     print(f"{'model':<{width}}  sampled  stderr  greedy  problems  samples")
     for r in results:
@@ -143,10 +155,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="only the first rows of the file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(arguments)
-    results = [
-        evaluate(model, options.data, options.n, options.temperature, options.seed, options.limit)
-        for model in options.models
-    ]
+    try:
+        results = [
+            evaluate(
+                model, options.data, options.n, options.temperature, options.seed, options.limit
+            )
+            for model in options.models
+        ]
+    except ValueError as mistake:
+        parser.error(str(mistake))
     if options.json:
         print(json.dumps(results, indent=2))
     else:

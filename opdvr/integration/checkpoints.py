@@ -78,6 +78,11 @@ def choose_resume(folder: Path, config: DictConfig) -> Path | None:
             print(f"opdvr: {path.name} is half-written and is not resumed from")
         steps = complete_steps(folder)
         chosen = folder / f"global_step_{steps[-1]}" if steps else None
+    if (folder / TRACKER).exists():  # verl reads it all the same, and a kill may have torn it
+        if steps_done := complete_steps(folder):
+            write_atomically(folder / TRACKER, str(steps_done[-1]))
+        else:
+            (folder / TRACKER).unlink()
     with open_dict(config):
         trainer.resume_mode = "resume_path" if chosen else "disable"
         trainer.resume_from_path = str(chosen) if chosen else None

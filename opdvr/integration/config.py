@@ -183,4 +183,5 @@ def _make_paths_absolute(config: DictConfig) -> None:
     config.trainer.default_local_dir = folder if os.path.isabs(folder) else str(REPO_ROOT / folder)
     reward = config.custom_reward_function
     if reward.path and not str(reward.path).startswith("pkg://"):
-        reward.path = absolute(reward.path)
+        scheme = "file://" if str(reward.path).startswith("file://") else ""
+        reward.path = scheme + absolute(str(reward.path).removeprefix("file://"))

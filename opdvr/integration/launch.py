@@ -19,8 +19,8 @@ from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.terminal import output_in_log, say, stage
 
-# A Unix socket's path may have 107 bytes; Ray appends about 65 to its temporary folder.
-LONGEST_TEMP_DIR = 40
+# A Unix socket's path may have 107 bytes; Ray appends up to 67 to its temporary folder.
+LONGEST_TEMP_DIR = 39
 DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
@@ -118,7 +118,7 @@ def set_environment(config: DictConfig) -> None:
     variables["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(REPO_ROOT), os.environ.get("PYTHONPATH")))
     )
-    if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR:
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TEMP_DIR:
         use_short_temp_dir()
     variables = verl_environment() | variables
     for name, value in variables.items():

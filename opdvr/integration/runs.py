@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import json
 import re
@@ -23,7 +24,7 @@ def interrupted_run(parent: Path, prefix: str, overrides: list[str]) -> str | No
     process holds it.
     """
     pattern = re.compile(rf"{re.escape(prefix)}_{TIME_STAMP}")
-    for folder in sorted(parent.glob(f"{prefix}_*"), reverse=True):
+    for folder in sorted(parent.glob(f"{glob.escape(prefix)}_*"), reverse=True):
         record = folder / RECORD
         if not pattern.fullmatch(folder.name) or not record.is_file():
             continue

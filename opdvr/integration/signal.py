@@ -14,6 +14,7 @@ from opdvr.core import (
     MethodSpec,
     TokenRewards,
     advantages,
+    correct_responses,
     group_advantages,
     grpd_scale,
     needs_full_batch,
@@ -21,6 +22,17 @@ from opdvr.core import (
     token_sums,
 )
 from opdvr.core import response_metrics as core_response_metrics
+
+# Set by `truncated_responses`: rows [B] that are wrong whatever the verifier says, and the tokens
+# [B,T] that give a signal. verl's own metrics keep the whole response mask.
+COUNTS_WRONG = "counts_wrong"
+SIGNAL_MASK = "signal_mask"
+
+
+def signal_mask(batch: DataProto) -> torch.Tensor:
+    """[B,T] bool: the response tokens that give a signal."""
+    key = SIGNAL_MASK if SIGNAL_MASK in batch.batch.keys() else "response_mask"
+    return batch.batch[key].bool()
 
 
 def register_estimators() -> None:
@@ -53,7 +65,7 @@ def read_signal(spec: MethodSpec, batch: DataProto, norm_outcome_by_std: bool) -
     """Verdicts and what follows from them; rows without a valid token leave their group."""
     scores = batch.batch["token_level_scores"].sum(-1)
     groups = batch.non_tensor_batch["uid"]
-    valid = batch.batch["response_mask"].bool().any(-1)
+    valid = signal_mask(batch).any(-1)
     scale = outcome = None
     if spec.grpo_scaled:
         scale = grpd_scale(
@@ -62,7 +74,9 @@ def read_signal(spec: MethodSpec, batch: DataProto, norm_outcome_by_std: bool) -
         )
     if spec.estimator in ("grpo", "token_reward_direct_plus_grpo"):
         outcome = group_advantages(scores, groups, norm_outcome_by_std, valid)
-    correct = scores > spec.correctness_threshold
+    correct = correct_responses(scores, spec.correctness_threshold)
+    if COUNTS_WRONG in batch.batch.keys():
+        correct &= ~batch.batch[COUNTS_WRONG]
     return Signal(scores, correct, scale, outcome, groups, valid)
 
 
@@ -75,7 +89,7 @@ def attach(
     without a teacher) also advantages and returns [B,T], and the token rewards are returned;
     without, the advantages are left to the loss.
     """
-    mask = batch.batch["response_mask"].bool()
+    mask = signal_mask(batch)
     rows = len(mask)
     ones = torch.ones(rows)
     batch.batch["correct"] = signal.correct
@@ -112,7 +126,7 @@ def trainer_side_sums(
     """Token sums where the trainer has the student's log-probs (recompute and rollout)."""
     return token_sums(
         rewards,
-        batch.batch["response_mask"].bool(),
+        signal_mask(batch),
         signal.correct,
         student,
         rollout_logprobs=batch.batch["rollout_log_probs"],
@@ -129,6 +143,7 @@ def response_metrics(batch: DataProto, signal: Signal) -> dict[str, float]:
         signal.group_ids,
         scale=signal.scale,
         truncated=batch.batch["truncated"],
+        lengths=signal_mask(batch).sum(-1),
     )
 
 

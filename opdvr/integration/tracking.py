@@ -20,6 +20,8 @@ from opdvr.report.run_folder import RunFolder
 if TYPE_CHECKING:
     from opdvr.integration.trainer import OpdvrTrainer
 
+# Where `wandb login` saves a key, by version, unless WANDB_BASE_URL names a server of one's own.
+WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 VERL_TRACKING = verl_tracking.Tracking
 
 
@@ -41,9 +43,23 @@ class StepLogger(VERL_TRACKING):
         backends = [name for name in backends if name != "console"]
         if "wandb" in backends:
             backends = _usable_wandb(backends, self._folder)
-        super().__init__(project_name, experiment_name, backends, config)
+        self._start(project_name, experiment_name, backends, config)
         self._run: RunFolder | None = None
         self._lines: StepLine | None = None
+
+    def _start(self, project: str, experiment: str, backends: list[str], config: dict) -> None:
+        """verl's loggers; a wandb server that does not answer costs its time-out, not the run."""
+        if "wandb" not in backends:
+            super().__init__(project, experiment, backends, config)
+            return
+        import wandb
+
+        try:
+            super().__init__(project, experiment, backends, config)
+        except wandb.errors.CommError as error:
+            os.environ["WANDB_MODE"] = "offline"
+            say(f"wandb: no answer ({error}), so this run is recorded offline")
+            super().__init__(project, experiment, backends, config)
 
     def log(self, data: dict, step: int, backend: list[str] | None = None) -> None:
         """Log one step everywhere; metrics.jsonl first, so that it survives whatever follows."""
@@ -77,9 +93,9 @@ def _usable_wandb(backends: list[str], folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_DIR", str(folder))
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    has_key = bool(os.environ.get("WANDB_API_KEY")) or (
-        netrc.is_file() and "api.wandb.ai" in netrc.read_text(errors="replace")
-    )
+    hosts = {*WANDB_HOSTS, os.environ.get("WANDB_BASE_URL", "").split("://")[-1].strip("/")} - {""}
+    logins = netrc.read_text(errors="replace") if netrc.is_file() else ""
+    has_key = bool(os.environ.get("WANDB_API_KEY")) or any(host in logins for host in hosts)
     if not has_key and "WANDB_MODE" not in os.environ:
         os.environ["WANDB_MODE"] = "offline"
         say("wandb: no WANDB_API_KEY, so this run is recorded offline (`wandb sync` uploads it)")

@@ -9,6 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opdvr.core import add_sums, metrics_from_sums, require_finite
 from opdvr.integration import checkpoints, signal, validation
@@ -61,6 +62,16 @@ class OpdvrTrainer(RayPPOTrainer):
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
 
+    def _create_dataloader(self, *args: object, **kwargs: object) -> None:
+        """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
+        super()._create_dataloader(*args, **kwargs)
+        if not self.config.data.filter_overlong_prompts:
+            for option, dataset in (
+                ("data.train_files", self.train_dataset),
+                ("data.val_files", self.val_dataset),
+            ):
+                refuse_long_prompts(option, dataset, self.config.data.max_prompt_length)
+
     # ---- workers -------------------------------------------------------------------------
 
     def init_workers(self) -> None:
@@ -100,9 +111,10 @@ class OpdvrTrainer(RayPPOTrainer):
             extra["truncated"] = truncated.float().tolist()
             return result
         if self.options.truncated_responses == "wrong":
-            rewards[truncated] = 0.0
+            rewards[truncated] = rewards[truncated].clamp(max=0.0)
+            batch.batch[signal.COUNTS_WRONG] = truncated
         elif self.options.truncated_responses == "mask":
-            batch.batch["response_mask"] = batch.batch["response_mask"] * ~truncated.unsqueeze(-1)
+            batch.batch[signal.SIGNAL_MASK] = batch.batch["response_mask"] * ~truncated[:, None]
         return rewards, extra
 
     def _refuse_unknown_tokens(self, batch: DataProto) -> None:
@@ -163,6 +175,9 @@ class OpdvrTrainer(RayPPOTrainer):
             batch_keys=[key for key in _UPDATE if key in batch.batch.keys()],
             non_tensor_batch_keys=[],
         )
+        slim.batch["response_mask"] = signal.signal_mask(batch).to(
+            slim.batch["response_mask"].dtype
+        )
         slim.meta_info["log_entropy"] = self.options.log_entropy
         slim.meta_info["advantages_given"] = student is not None
         output = super()._update_actor(slim)
@@ -179,6 +194,15 @@ class OpdvrTrainer(RayPPOTrainer):
             self.corrections[f"critic/advantages/{name}"] = value
             self.corrections[f"critic/returns/{name}"] = value
         return output
+
+    def _validate(self) -> dict:
+        """verl's; its reward-model rows (style "model") do not exist where the teacher is one."""
+        enabled = self.config.reward_model.enable
+        self.config.reward_model.enable = False
+        try:
+            return super()._validate()
+        finally:
+            self.config.reward_model.enable = enabled
 
     # ---- checkpoints ------------------------------------------------------------------------
 
@@ -200,6 +224,20 @@ class OpdvrTrainer(RayPPOTrainer):
             # the saved iterator has ended: run it out, so that fit's next epoch is a whole one
             leftover = sum(1 for _ in self.train_dataloader)
             assert leftover == 0, f"{leftover} batches left at the end of an epoch"
+
+
+def refuse_long_prompts(option: str, dataset: RLHFDataset, limit: int) -> None:
+    """Raise ValueError, naming option and row, for the first prompt over `limit` tokens."""
+    for row, messages in enumerate(dataset.dataframe[dataset.prompt_key]):
+        ids = dataset.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, **dataset.apply_chat_template_kwargs
+        )
+        if len(ids) > limit:
+            raise ValueError(
+                f"{option}: the prompt of row {row} has {len(ids)} tokens, over MAX_PROMPT_LENGTH "
+                f"(data.max_prompt_length) = {limit}; raise it, or let "
+                "data.filter_overlong_prompts=True leave such rows out"
+            )
 
 
 _SCORING = (

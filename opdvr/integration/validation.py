@@ -7,6 +7,7 @@ draws depend on the number of responses alone, so they are made once and shared 
 from __future__ import annotations
 
 from collections import defaultdict
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def process_validation_metrics(
 ) -> Metrics:
     """{data source: {variable: {mean@n, std@n, best@k/mean, worst@k/mean, maj@k/mean, ...}}}.
 
-    Means over the prompts of a data source; k runs over 2, 4, ... and n. String variables get none.
+    Means over the prompts of a data source; k runs over 2, 4, ... and n. A variable that is not a
+    number on every row gets none.
     """
     rows: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, (source, uid) in enumerate(zip(data_sources, sample_uids, strict=True)):
@@ -34,9 +36,11 @@ def process_validation_metrics(
     numeric = {
         name: np.asarray(values, dtype=np.float64)
         for name, values in infos_dict.items()
-        if values and not isinstance(values[0], str)
+        if values and all(isinstance(value, Number) for value in values)
     }
-    votes = np.unique(infos_dict[VOTE], return_inverse=True)[1] if VOTE in infos_dict else None
+    votes = None
+    if VOTE in infos_dict:
+        votes = np.unique([str(vote) for vote in infos_dict[VOTE]], return_inverse=True)[1]
     return {
         source: _source_metrics(list(by_uid.values()), numeric, votes, seed)
         for source, by_uid in rows.items()

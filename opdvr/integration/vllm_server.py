@@ -43,7 +43,10 @@ class BatchServer(vLLMHttpServerBase):
         """
         started = time.perf_counter()
         results = await asyncio.gather(
-            *(self._generate_one(prompt, sampling, started) for prompt in prompts)
+            *(
+                self._generate_one(row, prompt, sampling, started)
+                for row, prompt in enumerate(prompts)
+            )
         )
         ids, logprobs, finish, seconds = zip(*results, strict=True)
         return {
@@ -55,7 +58,7 @@ class BatchServer(vLLMHttpServerBase):
         }
 
     async def _generate_one(
-        self, prompt: list[int], sampling: dict[str, Any], started: float
+        self, row: int, prompt: list[int], sampling: dict[str, Any], started: float
     ) -> tuple[list[int], list[float], int, float]:
         room = self.config.max_model_len - len(prompt)
         if room <= 0:
@@ -79,6 +82,11 @@ class BatchServer(vLLMHttpServerBase):
             final = output
         answer = final.outputs[0]
         ids = list(answer.token_ids)
+        if len(answer.logprobs) != len(ids):
+            raise RuntimeError(
+                f"vLLM returned {len(answer.logprobs)} log-probs for {len(ids)} sampled tokens of "
+                f"row {row} of this server's share"
+            )
         logprobs = _sampled_logprobs(ids, answer.logprobs)
         if answer.finish_reason not in ("stop", "length"):
             raise RuntimeError(f"vLLM ended a request with {answer.finish_reason!r}")
@@ -87,8 +95,6 @@ class BatchServer(vLLMHttpServerBase):
 
 def _sampled_logprobs(ids: list[int], flat: Any) -> list[float]:  # noqa: ANN401
     """The sampled tokens' values, looked up by id: a position may hold more than one entry."""
-    if len(flat) != len(ids):
-        raise RuntimeError(f"vLLM returned {len(flat)} log-probs for {len(ids)} sampled tokens")
     if flat.token_ids == ids:
         return flat.logprobs
     values = []

@@ -182,7 +182,6 @@ def test_the_callers_variables_beat_the_platforms():
 # Sockets
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="one byte over with a pid of 7 digits")
 def test_a_socket_fits_behind_the_longest_folder_that_is_used():
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         base = os.path.join(folder, "x" * (launch.LONGEST_TEMP_DIR - len(folder) - 1))
@@ -196,7 +195,7 @@ def test_a_socket_fits_behind_the_longest_folder_that_is_used():
 LONG_FOLDERS = [
     "x" * 90,
     # 20 characters of 3 bytes
-    pytest.param("实" * 20, marks=pytest.mark.xfail(strict=True, reason="counted in characters")),
+    "实" * 20,
 ]
 
 
@@ -239,10 +238,7 @@ def grade(data_source, solution_str, ground_truth, extra_info=None, bonus=0.0):
     [
         "rewards/my.py",
         "./rewards/my.py",
-        pytest.param(
-            "file://rewards/my.py",
-            marks=pytest.mark.xfail(strict=True, reason="taken for an address and left as it is"),
-        ),
+        "file://rewards/my.py",
     ],
 )
 def test_a_relative_scorer_is_found_from_any_folder(tmp_path, monkeypatch, written):

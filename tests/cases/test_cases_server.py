@@ -93,7 +93,6 @@ def test_too_few_log_probs_are_an_error():
         ask([[1], [2]], {(2,): ([7] * 5, "length", 4)})
 
 
-@pytest.mark.xfail(strict=True, reason="the message gives the numbers but not the sample")
 def test_too_few_log_probs_name_the_sample():
     with pytest.raises(RuntimeError, match="row 1"):
         ask([[1], [2]], {(2,): ([7] * 5, "length", 4)})

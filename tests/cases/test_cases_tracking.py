@@ -127,14 +127,8 @@ def test_a_key_is_used(home, wandb, tmp_path, capsys):
     "host",
     [
         "api.wandb.ai",
-        pytest.param(
-            "api.forge.coreweave.com",
-            marks=pytest.mark.xfail(strict=True, reason="where the pinned wandb saves a login"),
-        ),
-        pytest.param(
-            "wandb.our-lab.example:8080",
-            marks=pytest.mark.xfail(strict=True, reason="the server in WANDB_BASE_URL"),
-        ),
+        "api.forge.coreweave.com",
+        "wandb.our-lab.example:8080",
     ],
 )
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -153,7 +147,6 @@ def test_a_login_for_another_service_is_none(home, wandb, tmp_path):
     assert not goes_online(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="wandb gives up after 90 s and takes the run with it")
 def test_with_a_key_and_no_network_the_run_is_recorded_offline(home, wandb, tmp_path, capsys):
     os.environ["WANDB_API_KEY"] = KEY
     logger = make_logger(tmp_path, ["wandb"])

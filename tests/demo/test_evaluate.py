@@ -100,7 +100,18 @@ def test_user_mistakes_are_one_line(held_out, tmp_path):
         evaluate(MODELS / "student", held_out, temperature=0)
     with pytest.raises(ValueError, match="limit=0"):
         evaluate(MODELS / "student", held_out, limit=0)
+    with pytest.raises(ValueError, match="no model in .*nowhere"):
+        evaluate(tmp_path / "nowhere", held_out)
+    with pytest.raises(ValueError, match="no data file"):
+        evaluate(MODELS / "student", tmp_path / "none.parquet")
     empty = tmp_path / "empty.parquet"
     pq.write_table(pq.read_table(held_out).slice(0, 0), empty)
     with pytest.raises(ValueError, match="has no rows"):
         evaluate(MODELS / "student", empty)
+
+
+def test_command_line_names_a_missing_model(held_out, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(tmp_path / "nowhere"), "--data", str(held_out)])
+    assert stopped.value.code == 2
+    assert "no model in" in capsys.readouterr().err.splitlines()[-1]

@@ -85,7 +85,6 @@ def test_a_folder_without_a_record_is_no_run(tmp_path, make_run):
     assert found(tmp_path) is None
 
 
-@pytest.mark.xfail(strict=True, reason="a name with brackets is read as a pattern of glob")
 def test_a_models_name_may_have_brackets(tmp_path, make_run):
     make_run("opdvr_top0_run[1]_20260101-000000")
     assert runs.interrupted_run(tmp_path, "opdvr_top0_run[1]", COMMAND) is not None

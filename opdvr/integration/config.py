@@ -136,6 +136,11 @@ def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
         raise ValueError(
             "algorithm.use_kl_in_reward has no effect on token rewards; use USE_KL=True (a KL loss)"
         )
+    if config.reward_model.launch_reward_fn_async:
+        raise ValueError(
+            "reward_model.launch_reward_fn_async=True goes past the truncation rule and swallows "
+            "the verifier's errors; leave it at False"
+        )
     actor = config.actor_rollout_ref.actor
     reasons = []
     if config.algorithm.rollout_correction is not None:

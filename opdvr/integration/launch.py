@@ -19,7 +19,7 @@ from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.terminal import output_in_log, say, stage
 
-# A Unix socket's path may have 107 bytes; Ray appends up to 67 to its temporary folder.
+# A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
 DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"

@@ -178,6 +178,16 @@ def test_a_kill_while_writing_leaves_the_old_text(folder, config, monkeypatch, n
     assert path.read_text() == before
 
 
+def test_a_reader_never_sees_a_text_half_written(tmp_path):
+    path = tmp_path / TRACKER
+    checkpoints.write_atomically(path, "5")
+    with open(path) as reader:
+        checkpoints.write_atomically(path, "10")
+        assert reader.read() == "5"
+    assert path.read_text() == "10"
+    assert os.listdir(tmp_path) == [TRACKER]
+
+
 @pytest.mark.parametrize("torn", ["", "\0\0"])
 def test_a_torn_tracker_does_not_keep_a_run_from_going_on(folder, config, torn):
     # verl writes it in place, and reads it also where the checkpoint is named by its path.

@@ -64,6 +64,7 @@ def test_defaults_agree_with_the_cores():
         ("opdvr.log_prob_top_k=4", "LOG_PROB_TOP_K"),
         ("algorithm.use_kl_in_reward=True", "USE_KL"),
         ("reward_model.enable=False", "adv_estimator"),
+        ("reward_model.launch_reward_fn_async=True", "launch_reward_fn_async"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(override, named):

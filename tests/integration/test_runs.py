@@ -63,8 +63,9 @@ def test_what_is_not_gone_on_with(tmp_path, make_run, difference):
     assert found(tmp_path) == OLD
 
 
-def test_a_folder_named_by_hand_is_left_alone(tmp_path, make_run):
-    make_run("opdvr_top0_student_mine")
+@pytest.mark.parametrize("name", ["opdvr_top0_student_mine", f"{NEW}-copy", f"{NEW}.old"])
+def test_a_folder_named_by_hand_is_left_alone(tmp_path, make_run, name):
+    make_run(name)
     assert found(tmp_path) is None
 
 

@@ -25,7 +25,7 @@ MAX_RESP_LENGTH                 int>=1  data.max_response_length
 MAX_VAL_RESP_LENGTH             int>=1  opdvr.max_val_response_length
 MINI_BATCH_SIZE                 int>=1  actor_rollout_ref.actor.ppo_mini_batch_size
 PARALLEL_SIZE                   int>=1  opdvr.parallel_size
-MODEL_DTYPE                     one:bfloat16|float16|float32  opdvr.model_dtype
+MODEL_DTYPE                     one:bfloat16|float32  opdvr.model_dtype
 USE_KL                          bool    opdvr.use_kl
 ACTOR_LR                        real    actor_rollout_ref.actor.optim.lr
 VAL_TEMPERATURE                 real    actor_rollout_ref.rollout.val_kwargs.temperature

@@ -5,25 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import time
 from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
 COMPLETE = "complete.json"  # written last, atomically: without it a checkpoint is half-written
+STEP_FOLDER = re.compile(r"global_step_(\d+)")
 TRACKER = "latest_checkpointed_iteration.txt"  # verl's name; its model merger and scripts read it
 
 
 def complete_steps(folder: Path) -> list[int]:
     """Steps of the complete checkpoints in a run's folder, ascending."""
-    return sorted(
-        int(path.parent.name.rsplit("_", 1)[1]) for path in folder.glob(f"global_step_*/{COMPLETE}")
-    )
+    return sorted(step for step, path in _steps(folder) if (path / COMPLETE).exists())
 
 
 def half_written(folder: Path) -> list[Path]:
     """Checkpoint folders that were never finished."""
-    return sorted(p for p in folder.glob("global_step_*") if not (p / COMPLETE).exists())
+    return sorted(path for _, path in _steps(folder) if not (path / COMPLETE).exists())
+
+
+def _steps(folder: Path) -> list[tuple[int, Path]]:
+    """verl's checkpoint folders; copies such as global_step_3_backup are none."""
+    matches = ((STEP_FOLDER.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
+    return [(int(match[1]), path) for match, path in matches if match]
 
 
 def data_fingerprint(config: DictConfig) -> dict[str, object]:
@@ -31,7 +38,7 @@ def data_fingerprint(config: DictConfig) -> dict[str, object]:
     files = config.data.train_files
     files = [files] if isinstance(files, str) else list(files)
     return {
-        "train_files": [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files],
+        "train_files": [_digest(str(file)) for file in files],
         "train_batch_size": int(config.data.train_batch_size),
         "shuffle": bool(config.data.shuffle),
         "seed": config.data.seed,
@@ -41,16 +48,37 @@ def data_fingerprint(config: DictConfig) -> dict[str, object]:
     }
 
 
-def mark_complete(folder: Path, step: int, config: DictConfig) -> None:
-    """Declare global_step_<step> complete and make it the latest."""
-    content = {"step": step, "data": data_fingerprint(config)}
+def _digest(file: str) -> str:
+    """sha256 of a local file; of a remote one its address stands in."""
+    return file if "://" in file else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def begin(folder: Path, step: int) -> None:
+    """Before global_step_<step> is written, also over an older one: from now on half-written."""
+    (folder / f"global_step_{step}" / COMPLETE).unlink(missing_ok=True)
+
+
+def set_aside_after(folder: Path, step: int) -> None:
+    """Move checkpoints of later steps, which a run that goes back to `step` will write anew."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for later, path in _steps(folder):
+        if later > step:
+            aside = folder / "set_aside" / f"{path.name}.{stamp}"
+            aside.parent.mkdir(exist_ok=True)
+            path.rename(aside)
+            print(f"opdvr: {path.name} is later than step {step}: moved to {aside}")
+
+
+def mark_complete(folder: Path, step: int, data: dict[str, object]) -> None:
+    """Declare global_step_<step> complete and make it the latest; `data` is its fingerprint."""
+    content = {"step": step, "data": data}
     write_atomically(folder / f"global_step_{step}" / COMPLETE, json.dumps(content, indent=2))
     write_atomically(folder / TRACKER, str(step))
 
 
 def remove_old(folder: Path, keep: int | None) -> None:
-    """Keep the last `keep` complete checkpoints, None or 0 all; called once the new one is done."""
-    if not keep:
+    """Keep the last `keep` complete checkpoints (None, 0, negative: all), once the new is done."""
+    if keep is None or keep <= 0:
         return
     for step in complete_steps(folder)[:-keep]:
         old = folder / f"global_step_{step}"
@@ -66,6 +94,7 @@ def choose_resume(folder: Path, config: DictConfig) -> Path | None:
     """
     trainer = config.trainer
     if trainer.resume_mode == "disable":
+        set_aside_after(folder, 0)
         return None
     if trainer.resume_mode == "resume_path":
         chosen = Path(trainer.resume_from_path)
@@ -83,6 +112,7 @@ def choose_resume(folder: Path, config: DictConfig) -> Path | None:
             write_atomically(folder / TRACKER, str(steps_done[-1]))
         else:
             (folder / TRACKER).unlink()
+    set_aside_after(folder, int(chosen.name.rsplit("_", 1)[1]) if chosen else 0)
     with open_dict(config):
         trainer.resume_mode = "resume_path" if chosen else "disable"
         trainer.resume_from_path = str(chosen) if chosen else None

@@ -90,7 +90,9 @@ def _fill_names(config: DictConfig, overrides: list[str]) -> None:
         prefix = f"{method_name(config)}_top{config.opdvr.log_prob_top_k}_{model}"
         name = None
         if config.trainer.resume_mode == "auto":
-            name = interrupted_run(REPO_ROOT / "checkpoints", prefix, overrides)
+            name = interrupted_run(
+                REPO_ROOT / "checkpoints", prefix, overrides, config.trainer.total_training_steps
+            )
         if name is not None:
             print(f"opdvr: going on with the interrupted run {name} (anew: set EXPERIMENT_NAME)")
         config.trainer.experiment_name = name or f"{prefix}_{time.strftime('%Y%m%d-%H%M%S')}"

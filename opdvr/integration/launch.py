@@ -14,13 +14,14 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration import runs
-from opdvr.integration.checkpoints import check_same_data, complete_steps
+from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
+RESUME_MODES = ("auto", "disable", "resume_path")
 DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
@@ -49,16 +50,13 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
 
 
 def train(config: DictConfig) -> None:
-    """Run the training and report; errors propagate."""
+    """Run the training; errors propagate."""
     set_environment(config)
     if os.environ.get("RAY_ADDRESS"):
         join_cluster_and_run(config)
     else:
         with output_in_log(Path(config.trainer.default_local_dir) / "train.log"):
             run_on_local_ray(config)
-    from opdvr.integration.finish import report
-
-    report(config)
 
 
 def check_method(config: DictConfig) -> None:
@@ -94,8 +92,21 @@ def check_resume(config: DictConfig) -> None:
         ValueError: the data changed since, or the last step is done (verl would do one too many).
     """
     folder = Path(config.trainer.default_local_dir)
+    trainer = config.trainer
+    if trainer.resume_mode not in RESUME_MODES:
+        raise ValueError(
+            f"trainer.resume_mode is {trainer.resume_mode!r}; it must be one of "
+            f"{', '.join(RESUME_MODES)}"
+        )
+    if trainer.resume_mode == "resume_path":
+        named = Path(str(trainer.resume_from_path))
+        if not (named / COMPLETE).is_file():
+            raise ValueError(
+                f"trainer.resume_from_path={named} is no complete checkpoint (it has no {COMPLETE})"
+            )
+        check_same_data(named, config)
     steps = complete_steps(folder)
-    if not steps or config.trainer.resume_mode != "auto":
+    if not steps or trainer.resume_mode != "auto":
         return
     check_same_data(folder / f"global_step_{steps[-1]}", config)
     total = config.trainer.total_training_steps
@@ -206,6 +217,9 @@ def main(arguments: list[str]) -> int:
             train(config)
             runs.record(folder, arguments, finished=True)
         finished = True
+        from opdvr.integration.finish import report
+
+        report(config)
     finally:
         log = folder / "train.log"
         if not finished and log.exists():

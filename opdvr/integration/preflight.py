@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from opdvr.data.schema import check_files
 from opdvr.integration.preflight_models import check_models
+from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
 
 OWN_VERIFIER = "pkg://opdvr.verifier"
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
@@ -38,6 +39,8 @@ def run_preflight(config: DictConfig) -> list[str]:
     Raises:
         ValueError: one line that names the environment variable, the option and the remedy.
     """
+    check_ranges(config)
+    check_custom_verifier(config)
     check_groups(config)
     check_parallel_sizes(config)
     check_batches(config)

@@ -17,23 +17,34 @@ LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees i
 TIME_STAMP = r"\d{8}-\d{6}"
 
 
-def interrupted_run(parent: Path, prefix: str, overrides: list[str]) -> str | None:
+def interrupted_run(
+    parent: Path, prefix: str, overrides: list[str], total_steps: int | None = None
+) -> str | None:
     """Name of the newest run called <prefix>_<time> that the same command should go on with.
 
-    It was started with the same overrides, has a complete checkpoint, did not finish, and no
-    process holds it.
+    It was started with the same overrides, has a complete checkpoint before the last step (of
+    `total_steps`, where known), did not finish, and no process holds it.
     """
     pattern = re.compile(rf"{re.escape(prefix)}_{TIME_STAMP}")
     for folder in sorted(parent.glob(f"{glob.escape(prefix)}_*"), reverse=True):
         record = folder / RECORD
         if not pattern.fullmatch(folder.name) or not record.is_file():
             continue
-        content = json.loads(record.read_text())
-        if content["finished"] or content["command"] != fingerprint(overrides):
+        if _unfinished_command(record) != fingerprint(overrides):
             continue
-        if complete_steps(folder) and not _is_held(folder):
+        steps = complete_steps(folder)
+        if steps and (total_steps is None or steps[-1] < total_steps) and not _is_held(folder):
             return folder.name
     return None
+
+
+def _unfinished_command(record: Path) -> str | None:
+    """Fingerprint of the command of a run that did not finish; None too for a torn record."""
+    try:
+        content = json.loads(record.read_text())
+    except json.JSONDecodeError:
+        return None
+    return None if content.get("finished", True) else content.get("command")
 
 
 def fingerprint(overrides: list[str]) -> str:
@@ -47,8 +58,14 @@ def hold(folder: Path) -> TextIO:
     Raises:
         ValueError: another process trains in it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process trains)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process trains)
+    except OSError as error:
+        raise ValueError(
+            f"the run folder {folder} cannot be written ({error}); set FINAL_CKPT_DIR or "
+            "EXPERIMENT_NAME"
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -59,12 +59,20 @@ class OpdvrTrainer(RayPPOTrainer):
         self.options = options
         self.spec = options.method(self.config.algorithm.adv_estimator, distills(self.config))
         self.run_folder = Path(self.config.trainer.default_local_dir)
+        self._data = checkpoints.data_fingerprint(self.config)  # now: files may move during a run
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
 
     def _create_dataloader(self, *args: object, **kwargs: object) -> None:
         """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
         super()._create_dataloader(*args, **kwargs)
+        possible = len(self.train_dataloader) * self.config.trainer.total_epochs
+        if self.total_training_steps > possible:
+            raise ValueError(
+                f"TOTAL_STEPS (trainer.total_training_steps) is {self.total_training_steps}, but "
+                f"TOTAL_EPOCHS (trainer.total_epochs) = {self.config.trainer.total_epochs} gives "
+                f"{possible} steps; raise TOTAL_EPOCHS"
+            )
         if not self.config.data.filter_overlong_prompts:
             for option, dataset in (
                 ("data.train_files", self.train_dataset),
@@ -208,10 +216,11 @@ class OpdvrTrainer(RayPPOTrainer):
 
     def _save_checkpoint(self) -> None:
         keep = self.config.trainer.max_actor_ckpt_to_keep
+        checkpoints.begin(self.run_folder, self.global_steps)
         self.config.trainer.max_actor_ckpt_to_keep = None  # verl deletes too early
         super()._save_checkpoint()
         self.config.trainer.max_actor_ckpt_to_keep = keep
-        checkpoints.mark_complete(self.run_folder, self.global_steps, self.config)
+        checkpoints.mark_complete(self.run_folder, self.global_steps, self._data)
         checkpoints.remove_old(self.run_folder, keep)
 
     def _load_checkpoint(self) -> None:

@@ -171,7 +171,7 @@ def _from_environment(variable: str, default: float) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
+    if not 0 < value < float("inf"):
         raise ValueError(f"{variable}={text!r}: give a number above 0, or leave it unset")
     return value
 
@@ -192,7 +192,7 @@ def get_pool() -> WorkerPool:
         if _pool is None:
             _pool = WorkerPool(
                 _from_environment(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_S),
-                int(_from_environment(WORKERS_VARIABLE, _default_workers())),
+                max(1, int(_from_environment(WORKERS_VARIABLE, _default_workers()))),
             )
         return _pool
 

@@ -43,7 +43,7 @@ def write(folder, step, config=None):
     actor.mkdir(parents=True)
     (actor / "model.pt").write_text("weights")
     if config is not None:
-        checkpoints.mark_complete(folder, step, config)
+        checkpoints.mark_complete(folder, step, checkpoints.data_fingerprint(config))
 
 
 def steps_on_disk(folder):
@@ -198,3 +198,33 @@ def test_a_torn_tracker_does_not_keep_a_run_from_going_on(folder, config, torn):
     (folder / TRACKER).write_text(torn)
     assert checkpoints.choose_resume(folder, config) == folder / "global_step_5"
     find_latest_ckpt_path(str(folder))
+
+
+def test_a_run_that_goes_back_sets_later_checkpoints_aside(folder, config, capsys):
+    for step in (3, 6, 9):
+        write(folder, step, config)
+    config.trainer.resume_mode = "resume_path"
+    config.trainer.resume_from_path = str(folder / "global_step_3")
+    assert checkpoints.choose_resume(folder, config) == folder / "global_step_3"
+    assert checkpoints.complete_steps(folder) == [3]
+    moved = sorted(path.name.split(".")[0] for path in (folder / "set_aside").iterdir())
+    assert moved == ["global_step_6", "global_step_9"]  # kept, out of the way
+    assert "global_step_9 is later than step 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("keep", [-1, 0, None])
+def test_keeping_all(folder, config, keep):
+    write(folder, 2, config)
+    checkpoints.remove_old(folder, keep)
+    assert checkpoints.complete_steps(folder) == [2]
+
+
+def test_a_step_being_written_again_is_half_written(folder, config):
+    write(folder, 2, config)
+    checkpoints.begin(folder, 2)
+    assert checkpoints.complete_steps(folder) == []
+
+
+def test_remote_data_is_known_by_its_address(config):
+    config.data.train_files = "hdfs://host/rows.parquet"
+    assert checkpoints.data_fingerprint(config)["train_files"] == ["hdfs://host/rows.parquet"]

@@ -119,8 +119,32 @@ def test_golds_are_the_users_business_with_a_verifier_of_their_own(config, tmp_p
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "free.parquet")
     config.data.train_files = str(tmp_path / "free.parquet")
     assert "ground_truth" in refusal(config)
-    config.custom_reward_function.path = "/somewhere/mine.py"
+    (tmp_path / "mine.py").write_text("")
+    config.custom_reward_function.path = str(tmp_path / "mine.py")
     assert run_preflight(config) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("actor_rollout_ref.rollout.temperature", float("nan"), "TEMPERATURE"),
+        ("actor_rollout_ref.rollout.n", 0, "N_RESPONSES"),
+        ("actor_rollout_ref.rollout.val_kwargs.top_p", 5, "VAL_TOP_P"),
+        ("actor_rollout_ref.rollout.val_kwargs.n", 0, "VAL_N"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", 0, "MINI_BATCH_SIZE"),
+        ("actor_rollout_ref.actor.optim.lr", -1.0, "ACTOR_LR"),
+        ("actor_rollout_ref.actor.loss_agg_mode", "bogus", "loss_agg_mode"),
+        ("opdvr.teacher_temperature", float("inf"), "TEACHER_TEMPERATURE"),
+        ("opdvr.max_val_response_length", 0, "MAX_VAL_RESP_LENGTH"),
+        ("data.max_response_length", -1, "MAX_RESP_LENGTH"),
+        ("trainer.total_training_steps", -3, "TOTAL_STEPS"),
+        ("trainer.device", "tpu", "trainer.device"),
+        ("custom_reward_function.path", "/nope.py", "file not found: /nope.py"),
+    ],
+)
+def test_a_value_outside_its_range_is_refused(config, option, value, named):
+    OmegaConf.update(config, option, value, force_add=True)
+    assert named in refusal(config)
 
 
 def test_sequence_parallelism_needs_flash_attn(config):

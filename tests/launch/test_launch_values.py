@@ -178,7 +178,7 @@ REFUSED = [
     ("TOP_K_STRATEGY", "only_student", "only_stu, only_tch, intersection"),
     ("REWARD_WEIGHT_MODE", "student_p|teacher_p", "student_p, teacher_p, none"),
     ("CORRECTNESS_GATED_MODE", "Inverse", "default, inverse"),
-    ("MODEL_DTYPE", "bf16", "bfloat16, float16, float32"),
+    ("MODEL_DTYPE", "bf16", "bfloat16, float32"),
     ("TRUNCATED_RESPONSES", "drop", "keep, wrong, mask"),
     ("STUDENT_LOGPROBS", "yes", "auto, update, recompute, rollout"),
     ("ADV_ESTIMATOR", "gae", "token_reward_direct, "),

@@ -1,0 +1,72 @@
+"""Single values that no run can work with, refused by variable and option at the start."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor"
+
+# option, variable ("" where there is none), least value, greatest value; None is left to verl.
+# Whole numbers and reals alike; NaN and infinity are in no range.
+RANGES = (
+    (f"{ROLLOUT}.temperature", "TEMPERATURE", 1e-6, 1e3),
+    (f"{ROLLOUT}.n", "N_RESPONSES", 1, math.inf),
+    (f"{ROLLOUT}.val_kwargs.n", "VAL_N", 1, math.inf),
+    (f"{ROLLOUT}.val_kwargs.temperature", "VAL_TEMPERATURE", 0, 1e3),
+    (f"{ROLLOUT}.val_kwargs.top_p", "VAL_TOP_P", 1e-6, 1),
+    (f"{ROLLOUT}.top_p", "", 1e-6, 1),
+    ("opdvr.teacher_temperature", "TEACHER_TEMPERATURE", 1e-6, 1e3),
+    ("opdvr.max_val_response_length", "MAX_VAL_RESP_LENGTH", 1, math.inf),
+    ("opdvr.correctness_threshold", "CORRECTNESS_THRESHOLD", -1e30, 1e30),
+    ("data.max_prompt_length", "MAX_PROMPT_LENGTH", 1, math.inf),
+    ("data.max_response_length", "MAX_RESP_LENGTH", 1, math.inf),
+    (f"{ACTOR}.optim.lr", "ACTOR_LR", 0, 1e3),
+    (f"{ACTOR}.ppo_mini_batch_size", "MINI_BATCH_SIZE", 1, math.inf),
+    (f"{ACTOR}.ppo_epochs", "", 1, math.inf),
+    (f"{ACTOR}.entropy_coeff", "", -1e3, 1e3),
+    ("trainer.n_gpus_per_node", "NGPUS_PER_NODE", 1, math.inf),
+    ("trainer.nnodes", "NNODES", 1, math.inf),
+    ("trainer.total_epochs", "TOTAL_EPOCHS", 1, math.inf),
+    ("trainer.total_training_steps", "TOTAL_STEPS", 1, math.inf),
+)
+CHOICES = (
+    ("trainer.device", ("cpu", "cuda")),
+    (
+        f"{ACTOR}.loss_agg_mode",
+        ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+    ),
+    ("algorithm.norm_adv_by_std_in_grpo", (True, False)),
+)
+
+
+def check_ranges(config: DictConfig) -> None:
+    """Raise ValueError, in one line, for the first value outside its range."""
+    for option, variable, least, greatest in RANGES:
+        value = OmegaConf.select(config, option)
+        if value is None:
+            continue
+        name = f"{variable} ({option})" if variable else option
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not least <= value <= greatest:
+            wanted = f"{least:g} or more" if math.isinf(greatest) else f"{least:g} to {greatest:g}"
+            raise ValueError(f"{name} is {value}; it must be a number, {wanted}")
+    for option, allowed in CHOICES:
+        value = OmegaConf.select(config, option)
+        if value is not None and value not in allowed:
+            raise ValueError(f"{option} is {value!r}; it must be one of {allowed}")
+
+
+def check_custom_verifier(config: DictConfig) -> None:
+    """The file or module of custom_reward_function exists (its content is the user's)."""
+    path = str(config.custom_reward_function.path or "")
+    if path.startswith("pkg://"):
+        module = path.removeprefix("pkg://").replace("/", ".")
+        if importlib.util.find_spec(module.split(".")[0]) is None:
+            raise ValueError(f"custom_reward_function.path: no module named {module}")
+    elif path and not Path(path.removeprefix("file://")).is_file():
+        raise ValueError(f"custom_reward_function.path: file not found: {path}")

@@ -59,13 +59,13 @@ class OpdvrTrainer(RayPPOTrainer):
         self.options = options
         self.spec = options.method(self.config.algorithm.adv_estimator, distills(self.config))
         self.run_folder = Path(self.config.trainer.default_local_dir)
-        self._data = checkpoints.data_fingerprint(self.config)  # now: files may move during a run
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
 
     def _create_dataloader(self, *args: object, **kwargs: object) -> None:
         """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
         super()._create_dataloader(*args, **kwargs)
+        self._data = checkpoints.data_fingerprint(self.config)  # now: files may move during a run
         possible = len(self.train_dataloader) * self.config.trainer.total_epochs
         if self.total_training_steps > possible:
             raise ValueError(

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plain on-policy distillation: OPDVR without the gate. LOG_PROB_TOP_K=64 gives the top-k form.
+# Plain on-policy distillation: OPDVR without the gate.
 # shellcheck source=scripts/lib.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/scripts/lib.sh"
 

@@ -44,6 +44,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT_TOKENS,
         padding_side="left",
         clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
     )
     tokenizer.chat_template = _CHAT_TEMPLATE
     assert len(tokenizer) == len(TOKENS)

@@ -42,11 +42,12 @@ def _demo_teacher(config: DictConfig) -> dict[str, float]:
     """The teacher's accuracy as validation measures the student's, sampled here and now."""
     from opdvr.demo.evaluate import evaluate
 
+    say("measuring the teacher on the held-out problems")
     sampling = config.actor_rollout_ref.rollout.val_kwargs
     result = evaluate(
         config.reward_model.model.path,
         config.data.val_files,
-        n_samples=sampling.n,
+        n_samples=1,  # its error is that of the problems, not of the samples
         temperature=sampling.temperature,
         greedy=False,
     )

@@ -21,6 +21,7 @@ from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
+UNNAMED_TEACHER = "Qwen3-4B-RL"  # the published name of a model that has no public address
 RESUME_MODES = ("auto", "disable", "resume_path")
 DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
@@ -35,6 +36,7 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
     config = compose(overrides)
     if config.opdvr.demo:
         make_demo_data(config)
+    check_named(config)
     if config.opdvr.preflight:
         from opdvr.integration.preflight import run_preflight
 
@@ -57,6 +59,21 @@ def train(config: DictConfig) -> None:
     else:
         with output_in_log(Path(config.trainer.default_local_dir) / "train.log"):
             run_on_local_ray(config)
+
+
+def check_named(config: DictConfig) -> None:
+    """A teacher that was never named, a cluster that was never joined: known without a look."""
+    teacher = str(config.reward_model.model.path)
+    if distills(config) and teacher == UNNAMED_TEACHER and not Path(teacher).exists():
+        raise ValueError(
+            "REWARD_MODEL_PATH (reward_model.model.path) is not set: name the teacher's folder or "
+            "hub name, or run grpo.sh, which has none"
+        )
+    if config.trainer.nnodes > 1 and not os.environ.get("RAY_ADDRESS"):
+        raise ValueError(
+            f"NNODES={config.trainer.nnodes} (trainer.nnodes) needs a Ray cluster over these "
+            "nodes: set RAY_ADDRESS to its address"
+        )
 
 
 def check_method(config: DictConfig) -> None:
@@ -220,6 +237,11 @@ def main(arguments: list[str]) -> int:
         from opdvr.integration.finish import report
 
         report(config)
+    except KeyboardInterrupt:
+        steps = complete_steps(folder)
+        say(f"opdvr: interrupted; the same command goes on from step {steps[-1] if steps else 0}")
+        finished = True  # nothing to look up in the log
+        return 130
     finally:
         log = folder / "train.log"
         if not finished and log.exists():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -16,7 +17,7 @@ from opdvr.integration import checkpoints, signal, validation
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
-from opdvr.integration.terminal import stage
+from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
 from opdvr.verifier import counters
 
@@ -64,6 +65,8 @@ class OpdvrTrainer(RayPPOTrainer):
 
     def _create_dataloader(self, *args: object, **kwargs: object) -> None:
         """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
+        train_dataset, val_dataset = args[:2]
+        refuse_too_few(self.config, len(train_dataset), len(val_dataset))
         super()._create_dataloader(*args, **kwargs)
         self._data = checkpoints.data_fingerprint(self.config)  # now: files may move during a run
         possible = len(self.train_dataloader) * self.config.trainer.total_epochs
@@ -84,7 +87,8 @@ class OpdvrTrainer(RayPPOTrainer):
 
     def init_workers(self) -> None:
         """verl's, then our loss and the slim teacher."""
-        stage("starting workers, loading student and teacher")
+        models = "student and teacher" if self.spec.distill else "the student"
+        stage(f"starting workers, loading {models}")
         super().init_workers()
         stage("ready")
         if self.rm_wg is not None:
@@ -219,9 +223,18 @@ class OpdvrTrainer(RayPPOTrainer):
         checkpoints.begin(self.run_folder, self.global_steps)
         self.config.trainer.max_actor_ckpt_to_keep = None  # verl deletes too early
         super()._save_checkpoint()
+        self._state_dtype()
         self.config.trainer.max_actor_ckpt_to_keep = keep
         checkpoints.mark_complete(self.run_folder, self.global_steps, self._data)
         checkpoints.remove_old(self.run_folder, keep)
+
+    def _state_dtype(self) -> None:
+        """verl writes bfloat16 into the saved model's config whatever the run computed in."""
+        step = self.run_folder / f"global_step_{self.global_steps}"
+        path = step / "actor" / "huggingface" / "config.json"
+        if path.exists():
+            content = json.loads(path.read_text()) | {"dtype": self.options.model_dtype}
+            checkpoints.write_atomically(path, json.dumps(content, indent=2) + "\n")
 
     def _load_checkpoint(self) -> None:
         chosen = checkpoints.choose_resume(self.run_folder, self.config)
@@ -233,6 +246,18 @@ class OpdvrTrainer(RayPPOTrainer):
             # the saved iterator has ended: run it out, so that fit's next epoch is a whole one
             leftover = sum(1 for _ in self.train_dataloader)
             assert leftover == 0, f"{leftover} batches left at the end of an epoch"
+
+
+def refuse_too_few(config: DictConfig, train_rows: int, val_rows: int) -> None:
+    """Raise ValueError if the length filter left less than one step of training, or nothing."""
+    limit = config.data.max_prompt_length
+    say(f"{train_rows} training and {val_rows} validation prompts of up to {limit} tokens")
+    if train_rows < config.data.train_batch_size or not val_rows:
+        raise ValueError(
+            f"{train_rows} training and {val_rows} validation prompts are left within "
+            f"MAX_PROMPT_LENGTH (data.max_prompt_length) = {limit} tokens, but one step takes "
+            f"{config.data.train_batch_size}; raise it, or lower MINI_BATCH_SIZE"
+        )
 
 
 def refuse_long_prompts(option: str, dataset: RLHFDataset, limit: int) -> None:

@@ -110,3 +110,27 @@ def test_an_unknown_name_is_refused_before_ray_starts(override, variable, known,
     assert main([*DEMO, override, f"trainer.default_local_dir={tmp_path}"]) == 2
     line = capsys.readouterr().err.strip()
     assert variable in line and override.split("=")[1] in line and known in line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["platform=cpu", "trainer.n_gpus_per_node=1"], "REWARD_MODEL_PATH"),
+        ([*DEMO, "trainer.nnodes=2"], "RAY_ADDRESS"),
+    ],
+)
+def test_what_was_never_named_is_asked_for(overrides, named, capsys, monkeypatch):
+    from opdvr.integration.launch import main
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert main(overrides) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_length_limit_that_leaves_too_little_is_named():
+    from opdvr.integration.trainer import refuse_too_few
+
+    config = compose(DEMO)
+    refuse_too_few(config, 16, 1)
+    with pytest.raises(ValueError, match="15 training.*MAX_PROMPT_LENGTH.*MINI_BATCH_SIZE"):
+        refuse_too_few(config, 15, 1)

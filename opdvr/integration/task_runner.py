@@ -9,7 +9,7 @@ from verl.single_controller.ray import RayResourcePool
 from verl.trainer.ppo.ray_trainer import ResourcePoolManager, Role
 
 from opdvr.integration.platform import unpad_without_flash_attn
-from opdvr.integration.terminal import stage
+from opdvr.integration.terminal import show_own_warnings, stage
 from opdvr.integration.trainer import OpdvrTrainer
 
 
@@ -61,6 +61,7 @@ class OpdvrTaskRunner(main_ppo.TaskRunner):
 
     def run(self, config: DictConfig) -> None:
         """verl's `run`, which names its trainer class by a module global."""
+        show_own_warnings()
         stage("reading the data")
         main_ppo.RayPPOTrainer = OpdvrTrainer
         unpad_without_flash_attn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +24,13 @@ def say(line: str) -> None:
 def stage(text: str) -> None:
     """Say what a start-up is at, with the seconds since this process began."""
     say(f"[{time.monotonic() - _started:4.0f} s] {text}")
+
+
+def show_own_warnings() -> None:
+    """Write our warnings to this process's stderr: verl leaves the root logger at ERROR."""
+    own = logging.getLogger("opdvr")
+    if not own.handlers:
+        own.addHandler(logging.StreamHandler(sys.stderr))
 
 
 @contextmanager

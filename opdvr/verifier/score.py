@@ -12,6 +12,7 @@ from opdvr.verifier.gold import gold_answers
 from opdvr.verifier.pool import VerifierError, VerifierTimeout, get_pool
 
 logger = logging.getLogger(__name__)
+logger.setLevel(logging.WARNING)  # verl raises the root's level to ERROR
 
 # A final answer is short. A longer box is a failure on which a parser would only spend its limit.
 MAX_ANSWER_CHARS = 2000

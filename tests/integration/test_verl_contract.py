@@ -45,8 +45,8 @@ SIGNATURES = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": "self config role kwargs",
     "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": "self",
     "verl.workers.engine_workers:ActorRolloutRefWorker.set_loss_fn": "self loss_fn",
-    "verl.workers.engine_workers:initialize_global_process_group_ray": "timeout_second",
-    "verl.workers.engine_workers:aggressive_empty_cache": "force_sync max_retries",
+    "verl.utils.distributed:initialize_global_process_group_ray": "timeout_second",
+    "verl.utils.memory_utils:aggressive_empty_cache": "force_sync max_retries",
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_inputs": (
         "self micro_batch"
     ),

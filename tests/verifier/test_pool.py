@@ -71,7 +71,7 @@ def test_endless_answer_is_wrong_in_time_and_counted(answer, caplog):
     started = time.perf_counter()
     assert compute_score("", answer, "5")["score"] == 0.0
     # 0.5 s limit, 0.5 s grace, and room for a loaded machine.
-    assert time.perf_counter() - started < 3.0
+    assert time.perf_counter() - started < 10.0
     assert counters()["timeout"] == 1
     assert "counted as wrong" in caplog.text and "gold '5'" in caplog.text
     assert get_pool().process_ids() != worker and len(get_pool().process_ids()) == 1

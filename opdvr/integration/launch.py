@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -184,6 +185,9 @@ def run_on_local_ray(config: DictConfig) -> None:
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init)
     options.pop("runtime_env")  # a local Ray's workers inherit this process's environment
+    quoted = shlex.quote(sys.executable)
+    if quoted != sys.executable:  # Ray puts it unquoted into a shell command
+        options["runtime_env"] = {"py_executable": quoted}
     stage("starting a private Ray")
     ray.init(address="local", **options)
     try:

@@ -66,6 +66,7 @@ def test_a_missing_model_is_one_line_before_anything_heavy(tmp_path):
     code, said, heavy = run_main(
         "platform=cpu",
         "actor_rollout_ref.model.path=/no/such/dir",
+        "reward_model.model.path=owner/teacher",
         f"trainer.default_local_dir={tmp_path}/run",
         cwd=tmp_path,
     )

@@ -153,8 +153,7 @@ def set_environment(config: DictConfig) -> None:
     for name, value in variables.items():
         if name not in os.environ or name in ("VERL_USE_EXTERNAL_MODULES", "PYTHONPATH"):
             os.environ[name] = str(value)
-    for name in list(variables):
-        variables[name] = os.environ[name]
+    variables = {name: os.environ[name] for name in variables}  # what was set by hand wins
     for name in ("HF_HUB_OFFLINE", "HF_HOME", "TRANSFORMERS_OFFLINE"):
         if name in os.environ:
             variables[name] = os.environ[name]

@@ -7,7 +7,6 @@ images, LoRA requests) goes through verl's own code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -182,9 +181,3 @@ class OpdvrAgentLoopManager(AgentLoopManager):
             return
         worker = BatchAgentLoopWorker(self.config, self.server_handles, self.reward_router_address)
         self.agent_loop_workers = [_LocalWorker(worker)]
-
-    def _run_all(self, tasks: list[Coroutine]) -> None:
-        async def run_all() -> None:
-            await asyncio.gather(*tasks)
-
-        asyncio.run(run_all())

@@ -270,3 +270,24 @@ def test_the_projects_own_scorer_is_the_default():
     manager = load_reward_manager(compose(["platform=cpu"]), Letters(), num_examine=0)
     batch = with_questions(rollout([text_ids(r"\box"), text_ids("\\boxed{7}")], response_width=12))
     assert manager(batch).sum(-1).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("python", "runtime_env"),
+    [("/a/bin/python", None), ("/a b/bin/python", {"py_executable": "'/a b/bin/python'"})],
+)
+def test_a_python_whose_path_has_spaces_is_quoted_for_rays_shell(monkeypatch, python, runtime_env):
+    import ray
+
+    asked = {}
+
+    def init(**options):
+        asked.update(options)
+        raise InterruptedError("far enough")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(launch.sys, "executable", python)
+    config = compose(["platform=cpu", "task=demo"])
+    with pytest.raises(InterruptedError):
+        launch.run_on_local_ray(config)
+    assert asked.get("runtime_env") == runtime_env and asked["address"] == "local"

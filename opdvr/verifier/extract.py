@@ -1,4 +1,4 @@
-"""Find the answer that a response commits to: its last complete ``\\boxed{...}``."""
+"""Find the answer that a response commits to: its last complete ``\\boxed{...}`` with content."""
 
 import re
 
@@ -6,21 +6,56 @@ import re
 # A doubled backslash before "boxed" comes from answers that were JSON-escaped once too often.
 _TOKENS = re.compile(r"\\+boxed(?![A-Za-z])\s*\{|\\.|[{}]", re.DOTALL)
 
+# A box, whole or cut off, with something in it.
+_A_BOX = re.compile(r"\\boxed\s*(?:\{\s*[^\s}]|[^\s{A-Za-z])")
 # \boxed 5, \boxed\frac12, \boxed x: TeX takes one token, and models mean the whole number.
 _UNBRACED = re.compile(
     r"\\+boxed[ \t]*(?P<answer>[-+]?\d[\d.,/]*|\\[A-Za-z]+[^\s$]*|(?<=[ \t])[A-Za-z](?![A-Za-z]))"
 )
 
 
-def extract_answer(solution_str: str) -> str:
-    """Return the content of the last complete box, stripped.
+# Where an answer follows: "Answer: 5", "The final answer is 5.", "#### 5" (GSM8K).
+_STATED = re.compile(
+    r"(?:\b(?:final\s{1,3})?answer\b[*_\s]{0,5}(?:(?:is|are)\b|:|=)[*_\s]{0,5}:?|^\s{0,9}####)"
+    r"[*_ \t]{0,9}(?P<answer>[^\n]{1,2100})",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SENTENCE_END = re.compile(r"\.(?:\s|$)|\*\*")
+
+BOXED, ANY = "boxed", "any"
+ANSWER_FORMS = (BOXED, ANY)
+
+
+def extract_answer(solution_str: str, answer_forms: str = BOXED) -> str:
+    """Return the content of the last complete box that is not empty, stripped.
 
     "Last" is the box that closes last, so an outer box wins over the ones inside it. A box that is
-    cut off is no box; an empty last box gives "". Linear in the length of the text.
+    cut off is no box; an empty one (a prompt's ``\\boxed{}``, echoed) is passed over. Linear in the
+    length of the text.
+
+    Args:
+        solution_str: the response's text.
+        answer_forms: "boxed", or "any": in a response without any box the last "Answer: ...",
+            "The answer is ..." or "#### ..." counts, to the end of its sentence or line.
 
     Returns:
         The answer's text, or "" when the response commits to none.
+
+    Raises:
+        ValueError: for other `answer_forms`.
     """
+    if answer_forms not in ANSWER_FORMS:
+        raise ValueError(f"answer_forms={answer_forms!r} is unknown: use one of {ANSWER_FORMS}")
+    answer = _boxed(solution_str)
+    if answer or answer_forms == BOXED or _A_BOX.search(solution_str):
+        return answer
+    stated = None
+    for stated in _STATED.finditer(solution_str):  # noqa: B007
+        pass
+    return "" if stated is None else _SENTENCE_END.split(stated["answer"], 1)[0].strip()
+
+
+def _boxed(solution_str: str) -> str:
     answer, answer_end = "", -1
     open_braces: list[int | None] = []  # content start of an open box, None for any other brace
     for token in _TOKENS.finditer(solution_str):
@@ -30,9 +65,11 @@ def extract_answer(solution_str: str) -> str:
         elif text == "}":
             content_start = open_braces.pop() if open_braces else None
             if content_start is not None:
-                answer, answer_end = solution_str[content_start : token.start()], token.end()
+                content = solution_str[content_start : token.start()].strip()
+                if content:
+                    answer, answer_end = content, token.end()
         elif text.endswith("{") and len(text) > 2:
             open_braces.append(token.end())
     for bare in _UNBRACED.finditer(solution_str, max(answer_end, 0)):
         answer = bare.group("answer").rstrip(".,")
-    return answer.strip()
+    return answer

@@ -11,7 +11,9 @@ MAX_EXPONENT = 400
 # Relative tolerance between decimals. 0.333333 is accepted for 1/3, 6.28 is not for 2 pi.
 REL_TOL = Fraction(1, 1_000_000)
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)"
+# Thousands apart by a comma, a space, an apostrophe or an underscore.
+_DIGITS = r"(?:\d{1,3}(?:(?:,\d{3})+|(?:[ '_]\d{3})+)(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)"
+_SEPARATORS = str.maketrans("", "", ", '_")
 _PLAIN = re.compile(rf"(?P<sign>[-+]?)\s*(?P<digits>{_DIGITS})")
 _SCIENTIFIC = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:(?P<digits>{_DIGITS})\s*(?:\\times|\\cdot|\*|x)\s*)?"
@@ -20,10 +22,16 @@ _SCIENTIFIC = re.compile(
 _E_NOTATION = re.compile(rf"(?P<sign>[-+]?)\s*(?P<digits>{_DIGITS})[eE](?P<bare>[-+]?\d{{1,4}})")
 _FRACTION = re.compile(
     r"(?P<sign>[-+]?)\s*(?P<whole>\d+)?\s*"
-    r"\\frac\s*(?:\{\s*(?P<top>-?\d+)\s*\}|(?P<top_digit>\d))"
-    r"\s*(?:\{\s*(?P<bottom>-?\d+)\s*\}|(?P<bottom_digit>\d))"
+    r"\\frac\s*(?:\{\s*(?P<top>[-+]?\d[\d,]*)\s*\}|(?P<top_digit>\d))"
+    r"\s*(?:\{\s*(?P<bottom>[-+]?\d[\d,]*)\s*\}|(?P<bottom_digit>\d))"
 )
-_SLASH = re.compile(rf"(?P<sign>[-+]?)\s*(?P<top>{_DIGITS})\s*/\s*(?P<bottom>{_DIGITS})")
+_REPEATING = re.compile(
+    r"(?P<sign>[-+]?)\s*(?P<whole>\d*)\.(?P<fixed>\d*)"
+    r"\\(?:overline|bar|dot)\s*\{?\s*(?P<period>\d+)\s*\}?"
+)
+_SLASH = re.compile(
+    rf"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s+)?(?P<top>{_DIGITS})\s*/\s*(?P<bottom>{_DIGITS})"
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Literal:
 
 
 def _canonical(sign: str, digits: str) -> str:
-    whole, _, part = digits.replace(",", "").partition(".")
+    whole, _, part = digits.translate(_SEPARATORS).partition(".")
     whole, part = whole.lstrip("0") or "0", part.rstrip("0")
     text = f"{whole}.{part}" if part else whole
     return f"-{text}" if sign == "-" and text != "0" else text
@@ -62,9 +70,21 @@ def _ratio(sign: str, top: Fraction, bottom: Fraction, whole: int = 0) -> Litera
     return Literal(-value if sign == "-" else value, None, measured=False)
 
 
+def _integer(digits: str) -> int:
+    return int(digits.translate(_SEPARATORS))
+
+
+def _repeating(match: re.Match) -> Literal:
+    """0.1\\overline{6} is (16 - 1) / 90: an exact value, not a measured one."""
+    fixed, period = match["fixed"], match["period"]
+    whole = Fraction(int((match["whole"] or "0") + fixed), 10 ** len(fixed))
+    value = whole + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
+    return Literal(-value if match["sign"] == "-" else value, None, measured=False)
+
+
 def parse_literal(text: str) -> Literal | None:
     """Read a number: ``142.0``, ``12,345``, ``4.5e33``, ``4.5\\times 10^{33}``, ``-\\frac{1}{2}``,
-    ``14/3``, ``1\\frac{1}{2}`` (a mixed number).
+    ``14/3``, ``1\\frac{1}{2}`` and ``1 1/2`` (mixed numbers), ``0.1\\overline{6}``.
 
     Returns:
         The literal, or None when the text is anything else.
@@ -82,12 +102,14 @@ def parse_literal(text: str) -> Literal | None:
         mantissa = Fraction(_canonical(groups["sign"], groups["digits"] or "1"))
         return Literal(mantissa * Fraction(10) ** exponent, None, groups["digits"] is not None)
     if match := _FRACTION.fullmatch(text):
-        top = Fraction(match["top"] or match["top_digit"])
-        bottom = Fraction(match["bottom"] or match["bottom_digit"])
+        top = Fraction(_integer(match["top"] or match["top_digit"]))
+        bottom = Fraction(_integer(match["bottom"] or match["bottom_digit"]))
         return _ratio(match["sign"], top, bottom, int(match["whole"] or 0))
+    if match := _REPEATING.fullmatch(text):
+        return _repeating(match)
     if match := _SLASH.fullmatch(text):
         top, bottom = (Fraction(_canonical("", match[name])) for name in ("top", "bottom"))
-        return _ratio(match["sign"], top, bottom)
+        return _ratio(match["sign"], top, bottom, int(match["whole"] or 0))
     return None
 
 
@@ -101,6 +123,8 @@ def literals_equal(gold: Literal, answer: Literal, scale: Fraction = Fraction(1)
         return scale == 1 and gold.plain is not None and gold.plain == answer.plain
     value = answer.value * scale
     gold_is_integer = gold.plain is not None and not gold.measured
-    if not gold_is_integer and (gold.measured or answer.measured):
+    # Also 1e6 and 1000001: two whole numbers are equal or not.
+    both_whole = gold.value.denominator == value.denominator == 1
+    if not (gold_is_integer or both_whole) and (gold.measured or answer.measured):
         return abs(gold.value - value) <= REL_TOL * abs(gold.value)
     return gold.value == value

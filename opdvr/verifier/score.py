@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-from opdvr.verifier.equality import Answer, decide, drop_assignment, tidy
-from opdvr.verifier.extract import extract_answer
-from opdvr.verifier.gold import gold_answers
+from opdvr.verifier.compare import TextJudge, Undecided, equal_answers
+from opdvr.verifier.extract import BOXED, extract_answer
+from opdvr.verifier.gold import gold_answers, validate_gold
 from opdvr.verifier.pool import VerifierError, VerifierTimeout, get_pool
+from opdvr.verifier.spelling import tidy
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.WARNING)  # verl raises the root's level to ERROR
@@ -28,6 +29,7 @@ def compute_score(
     solution_str: str,
     ground_truth: object,
     extra_info: dict | None = None,
+    answer_forms: str = BOXED,
 ) -> dict[str, float | str]:
     """Score one response against its gold answer, for any data source.
 
@@ -40,13 +42,15 @@ def compute_score(
         solution_str: the response's text.
         ground_truth: text, a number, or a list of them of which any counts.
         extra_info: accepted and ignored.
+        answer_forms: "boxed", or "any" to read "Answer: ..." where there is no box
+            (`opdvr.verifier.extract_answer`).
 
     Returns:
         Exactly ``{"score": 0.0 or 1.0, "acc": the same, "pred": the boxed text, "" if none}``.
 
     Raises:
-        ValueError: for a ground truth that is missing, empty or nan (`validate_gold` finds these
-            before training).
+        ValueError: for a ground truth that is missing, empty, nan or malformed (`validate_gold`
+            finds these before training), and for unknown `answer_forms`.
     """
     _count("calls")
     try:
@@ -55,7 +59,7 @@ def compute_score(
         raise ValueError(
             f"reward_model.ground_truth of a {data_source!r} row cannot be used: {reason}"
         ) from None
-    answer = extract_answer(solution_str)
+    answer = extract_answer(solution_str, answer_forms)
     right = bool(answer) and any(_is_right(gold, answer) for gold in golds)
     return {"score": float(right), "acc": float(right), "pred": answer}
 
@@ -65,6 +69,7 @@ def compute_scores(
     solution_strs: Sequence[str],
     ground_truths: Sequence[object],
     extra_infos: Sequence[dict | None] | None = None,
+    answer_forms: str = BOXED,
 ) -> list[dict[str, float | str]]:
     """`compute_score` for a batch, in order; uses all worker processes when there are several.
 
@@ -74,11 +79,37 @@ def compute_scores(
     rows = list(zip(data_sources, solution_strs, ground_truths, strict=True))
     if extra_infos is not None and len(extra_infos) != len(rows):
         raise ValueError(f"extra_infos has {len(extra_infos)} entries for {len(rows)} responses")
+
+    def score_row(row: tuple[str | None, str, object]) -> dict[str, float | str]:
+        return compute_score(*row, answer_forms=answer_forms)
+
     workers = get_pool().workers
     if workers == 1 or len(rows) < 2:
-        return [compute_score(*row) for row in rows]
+        return list(map(score_row, rows))
     with ThreadPoolExecutor(workers, thread_name_prefix="opdvr-verifier") as threads:
-        return list(threads.map(lambda row: compute_score(*row), rows))
+        return list(threads.map(score_row, rows))
+
+
+def check_golds(ground_truths: Sequence[object]) -> list[str | None]:
+    """What is wrong with each gold answer, None where nothing is; the slow form of `validate_gold`.
+
+    Beyond that function's reasons: a gold that does not equal itself when a response boxes it.
+    Each distinct gold is looked at once.
+    """
+    reasons: dict[str, str | None] = {}
+    for gold in ground_truths:
+        key = repr(gold)
+        if key not in reasons:
+            reasons[key] = validate_gold(gold) or _differs_from_itself(gold)
+    return [reasons[repr(gold)] for gold in ground_truths]
+
+
+def _differs_from_itself(gold: object) -> str | None:
+    for answer in gold_answers(gold):
+        verdict = compute_score(None, rf"\boxed{{{answer}}}", gold)
+        if not verdict["acc"]:
+            return f"not equal to itself: {answer[:60]!r}, read as {verdict['pred'][:60]!r}"
+    return None
 
 
 def counters(reset: bool = False) -> dict[str, int]:
@@ -117,7 +148,7 @@ def _is_right(gold: str, answer: str) -> bool:
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
-def _tidy_gold(gold: str) -> Answer:
+def _tidy_gold(gold: str) -> str:
     return tidy(gold)
 
 
@@ -125,8 +156,7 @@ def _tidy_gold(gold: str) -> Answer:
 @lru_cache(maxsize=_CACHE_SIZE)
 def _compare(gold_text: str, answer_text: str) -> bool:
     gold, answer = _tidy_gold(gold_text), tidy(answer_text)
-    verdict = decide(gold, answer)
-    if verdict is None:
-        gold, answer = drop_assignment(gold, answer)
-        verdict = get_pool().compare(gold.text, answer.text)
-    return verdict
+    try:
+        return equal_answers(gold, answer, TextJudge())
+    except Undecided:
+        return get_pool().compare(gold, answer)

@@ -29,6 +29,19 @@ _SPELLINGS = {
     "L": "L liter liters litre litres",
     "mL": "mL ml milliliter milliliters",
     "mph": "mph",
+    "lb": "lb lbs pound pounds",
+    "oz": "oz ounce ounces",
+    "gal": "gal gallon gallons",
+    "N": "N newton newtons",
+    "J": "J joule joules",
+    "W": "W watt watts",
+    "Hz": "Hz hertz",
+    "V": "V volt volts",
+    "A": "A amp amps ampere amperes",
+    "K": "K kelvin kelvins",
+    "Pa": "Pa pascal pascals",
+    "mol": "mol mole moles",
+    "ohm": "ohm ohms",
     "unit": "unit units",
     "degree": "degree degrees",
 }
@@ -43,8 +56,16 @@ _BARE_WORDS = sorted((word for word in UNIT_NAMES if len(word) > 1), key=len, re
 _BARE_UNIT = re.compile(
     rf"(?<=[\d}}])\s*(?:(?:square|cubic|sq)\s+)?(?P<unit>{'|'.join(_BARE_WORDS)}){_POWER}\s*$"
 )
+# What is counted, without \text: 5 apples, 6 ways.
+_COUNTED = re.compile(
+    r"(?<=\d)\s+(?P<unit>[A-Za-z]{3,}(?: [A-Za-z]{2,}){0,3})\s*$|(?<=\d)\s*\\(?P<ohm>Omega)$"
+)
 # \text{ or more} and the like change the meaning; they are no units.
-_NOT_UNITS = re.compile(r"\b(?:and|or|not|if|for|is|are|when|million|billion|thousand|more|less)\b")
+_NOT_UNITS = re.compile(
+    r"\b(?:and|or|not|if|for|is|are|when|hundred|thousand|million|billion|trillion|dozen|score"
+    r"|percent|more|less|choose|times|plus|minus|over|root|squared|cubed|factorial|mod|sin|cos|tan"
+    r"|ln|log|exp)\b"
+)
 _HAS_QUANTITY = re.compile(r"\d|\\pi")
 
 
@@ -57,8 +78,8 @@ def split_unit(text: str) -> tuple[str, str]:
     """
     rest, units = text, []
     while True:
-        match = _TEXT_UNIT.search(rest) or _BARE_UNIT.search(rest)
-        if match is None or _NOT_UNITS.search(match["unit"]):
+        match = _TEXT_UNIT.search(rest) or _BARE_UNIT.search(rest) or _COUNTED.search(rest)
+        if match is None or _NOT_UNITS.search(match["unit"] or ""):
             break
         head = rest[: match.start()].rstrip()
         if not _HAS_QUANTITY.search(head):

@@ -37,7 +37,6 @@ def test_answer_is_found(text, answer):
         "",
         "The answer is 5.",
         r"\boxed{}",
-        r"\boxed{5} or rather \boxed{ }",
         r"\boxed{5",
         r"\boxed{\frac{1}{2}",
         r"\fbox{5}",
@@ -47,6 +46,39 @@ def test_answer_is_found(text, answer):
 )
 def test_no_answer(text):
     assert extract_answer(text) == ""
+
+
+def test_empty_box_is_passed_over():
+    # The prompt's own words, echoed after the answer.
+    assert extract_answer(r"\boxed{5} is my final answer within \boxed{}.") == "5"
+    assert extract_answer(r"\boxed{5} or rather \boxed{ }") == "5"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: 5", "5"),
+        ("**Answer:** $5$\n", "$5$"),
+        ("The answer is 5. I am sure.", "5"),
+        ("so the final answer is: 3.5", "3.5"),
+        ("Answer: 3\nNo.\nAnswer: 5", "5"),
+        ("reasoning\n#### 72", "72"),
+        (r"Answer: 3, that is \boxed{5}", "5"),
+        (r"put it within \boxed{}. Answer: 5", "5"),
+        (r"Answer: 5, or \boxed{5", ""),  # a cut-off box is no answer under any option
+        ("the answers differ", ""),
+        ("nothing", ""),
+    ],
+)
+def test_other_forms_by_option(text, answer):
+    assert extract_answer(text, "any") == answer
+    if "boxed{5}" not in text:
+        assert extract_answer(text) == ""
+
+
+def test_unknown_form_is_named():
+    with pytest.raises(ValueError, match="answer_forms='all' is unknown"):
+        extract_answer("5", "all")
 
 
 def test_cut_off_box_does_not_hide_a_complete_one():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdvr.verifier import compute_score, validate_gold
+from opdvr.verifier import check_golds, compute_score, validate_gold
 
 
 def right(gold, answer):
@@ -33,6 +33,13 @@ def test_interval_in_brackets_is_no_list_of_answers():
 
 
 @pytest.mark.parametrize(
+    "gold", ["0^+", r"\mathbb{R}^{+}", "A^*", "+", ">", r"\{\}", "[0,1)", r"text \( X \)."]
+)
+def test_unusual_but_sound(gold):
+    assert check_golds([gold]) == [None]
+
+
+@pytest.mark.parametrize(
     ("gold", "reason"),
     [
         (None, "missing"),
@@ -48,9 +55,17 @@ def test_interval_in_brackets_is_no_list_of_answers():
         ({"answer": "5"}, "a dict"),
         (r"\frac{1}{2", "unbalanced braces"),
         ("5}{", "unbalanced braces"),
+        ("''", "nothing but punctuation"),
+        ("?", "nothing but punctuation"),
+        ("(1,2", "a bracket without its partner"),
+        (r"\frac{1}{}", "an empty argument"),
+        (r"\sqrt{}", "an empty argument"),
+        ("3 +", "an operator at the end"),
+        (r"\begin{pmatrix} 1 & 2", "an environment without its end"),
     ],
 )
 def test_unusable(gold, reason):
     assert reason in validate_gold(gold)
+    assert check_golds(["5", gold, "5"])[1] == validate_gold(gold)
     with pytest.raises(ValueError, match="reward_model.ground_truth of a 'S' row"):
         compute_score("S", r"\boxed{5}", gold)

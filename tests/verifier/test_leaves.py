@@ -4,12 +4,17 @@ from fractions import Fraction
 
 import pytest
 
-from opdvr.verifier.equality import decide, tidy
+from opdvr.verifier.compare import TextJudge, Undecided, equal_answers
 from opdvr.verifier.literals import literals_equal, parse_literal
+from opdvr.verifier.spelling import tidy
 
 
 def verdict(gold, answer):
-    return decide(tidy(gold), tidy(answer))
+    """True, False, or None where the text does not tell."""
+    try:
+        return equal_answers(tidy(gold), tidy(answer), TextJudge())
+    except Undecided:
+        return None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_different(gold, answer):
 
 @pytest.mark.parametrize(
     ("gold", "answer"),
-    [("1024", "2^{10}"), ("2c", "2"), ("xy", "yx"), ("[0,1)", "[0,1]"), (r"\pi", "3.14")],
+    [("1024", "2^{10}"), ("2c", "2"), ("xy", "yx"), (r"\pi", "3.14")],
 )
 def test_text_alone_cannot_tell(gold, answer):
     assert verdict(gold, answer) is None
@@ -100,8 +105,8 @@ def test_text_alone_cannot_tell(gold, answer):
 
 def test_tidy_is_idempotent():
     for text in (r"\left( 3, \dfrac{\pi}{2} \right)", r"12\,345", "{{5}}", "25\\%", "4.5e33"):
-        once = tidy(text).text
-        assert tidy(once).text == once
+        once = tidy(text)
+        assert tidy(once) == once
 
 
 def test_literal_values():

@@ -1,0 +1,229 @@
+"""The shape of an answer: a value, a list, a set, a tuple or interval, a union, a matrix, a
+relation. Read from tidied LaTeX by its brackets alone; what the values are is left to others.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from opdvr.verifier.leaves import Leaf, read_leaf
+from opdvr.verifier.literals import parse_literal
+
+
+@dataclass(frozen=True)
+class Items:
+    """Several answers without order: ``1, -2`` or, with braces, ``\\{1, -2\\}``."""
+
+    items: tuple["Form", ...]
+    braces: bool = False
+
+
+@dataclass(frozen=True)
+class Bracketed:
+    """A tuple, point or interval: order and brackets count."""
+
+    opening: str
+    items: tuple["Form", ...]
+    closing: str
+
+
+@dataclass(frozen=True)
+class Union:
+    """Parts joined by ``\\cup``, without order."""
+
+    parts: tuple["Form", ...]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of entries; vectors are matrices of one row or column. `whole` is the text as a leaf."""
+
+    rows: tuple[tuple["Form", ...], ...]
+    whole: Leaf
+
+
+@dataclass(frozen=True)
+class Relation:
+    """``a < b \\le c``: operands and the signs between them, with the text as a leaf."""
+
+    operands: tuple["Form", ...]
+    signs: tuple[str, ...]
+    whole: Leaf
+
+
+Form = Leaf | Items | Bracketed | Union | Matrix | Relation
+
+# Deeper nesting than answers have; beyond it the text is one leaf.
+_MAX_DEPTH = 12
+_TOKENS = re.compile(
+    r"\\begin\s*\{[a-zA-Z*]+\}|\\end\s*\{[a-zA-Z*]+\}|\\[A-Za-z]+|\\.|[{}()\[\],;&]|<|>|=|[^\\{}()\[\],;&<>=]+",
+    re.DOTALL,
+)
+_OPEN = {"{", "(", "[", r"\{"}
+_CLOSE = {"}", ")", "]", r"\}"}
+_SIGNS = {
+    "=": "=", "<": "<", ">": ">", r"\lt": "<", r"\gt": ">", r"\le": "<=", r"\ge": ">=",
+    r"\ne": "!=", r"\in": "in", r"\approx": "~", r"\sim": "~", r"\simeq": "~", r"\equiv": "==",
+    r"\to": "to", r"\mapsto": "to", r"\Rightarrow": "to", r"\implies": "to",
+}  # fmt: skip
+_JOINT = re.compile(
+    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
+    r"|\\l?or(?![A-Za-z])|\\vee(?![A-Za-z]))\s*"
+)
+_MATRIX = re.compile(
+    r"\\begin\s*\{(?P<kind>[pbB]?(?:small)?matrix|array)\}(?:\s*\{[clr|@ ]*\})?(?P<body>.*)"
+    r"\\end\s*\{(?P=kind)\}(?P<transposed>\s*\^\s*\{?\s*(?:T|\\top|\\intercal|\\text\s*\{T\})\s*\}?)?",
+    re.DOTALL,
+)
+_ROWS = re.compile(
+    r"\\begin\s*\{(?P<kind>cases|aligned|gathered)\}(?P<body>.*)\\end\s*\{(?P=kind)\}", re.DOTALL
+)
+_ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])")
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+_CONDITION = re.compile(r"\\(?:mid|colon|vert)(?![A-Za-z])|[|:]")
+
+
+@lru_cache(maxsize=8192)
+def read_form(text: str) -> Form:
+    """The shape of a tidied answer; a text without one is a `Leaf`."""
+    return _read(text.strip(), _MAX_DEPTH)
+
+
+def as_list(text: str) -> Form | None:
+    """``100,200`` as two numbers, where `read_form` took it for one with a thousands comma."""
+    if not re.fullmatch(r"\d{1,3}(?:,\d{3})+", text):
+        return None
+    return Items(tuple(read_leaf(part) for part in text.split(",")))
+
+
+def _read(text: str, depth: int) -> Form:
+    if depth == 0 or parse_literal(text) is not None:
+        return read_leaf(text)
+    environment = _read_environment(text, depth)
+    if environment is not None:
+        return environment
+    text = _JOINT.sub(" , ", text) if not text.startswith("\\text") else _join_after_text(text)
+    parts = [part.strip() for part in _split(text, {",", ";"})]
+    parts = [part for part in parts if part]
+    if len(parts) > 1:
+        return Items(_expand(parts, depth))
+    text = parts[0] if parts else text
+    for read in (_read_union, _read_relation, _read_brackets):
+        form = read(text, depth)
+        if form is not None:
+            return form
+    both = _expand([text], depth)
+    return both[0] if len(both) == 1 else Items(both)
+
+
+def _join_after_text(text: str) -> str:
+    """Joints of a list whose first answer is itself in \\text{}."""
+    end = text.find("}") + 1
+    return text[:end] + _JOINT.sub(" , ", text[end:])
+
+
+def _expand(parts: list[str], depth: int) -> tuple[Form, ...]:
+    """Forms of the parts, ``a \\pm b`` as two of them."""
+    forms: list[Form] = []
+    for part in parts:
+        if _PLUS_MINUS.search(part) and not re.match(r"[\[(]|\\\{", part):
+            name, equals, value = part.rpartition("=")
+            for plus, minus in (("+", "-"), ("-", "+")):
+                side = re.sub(r"\\pm(?![A-Za-z])", plus, value)
+                side = re.sub(r"\\mp(?![A-Za-z])", minus, side)
+                forms.append(_read((name + equals + side).strip(), depth - 1))
+        elif len(parts) > 1:
+            forms.append(_read(part, depth - 1))
+        else:
+            forms.append(read_leaf(part))
+    return tuple(forms)
+
+
+def _read_environment(text: str, depth: int) -> Form | None:
+    inner = text
+    while inner[:1] in ("(", "[") and inner[-1:] in (")", "]") and "\\begin" in inner[:12]:
+        inner = inner[1:-1].strip()
+    if (match := _MATRIX.fullmatch(inner)) and "\\begin" not in match["body"]:
+        rows = [row for row in _ROW_END.split(match["body"]) if row.strip(" &")]
+        entries = [tuple(_read(e.strip(), depth - 1) for e in _split(row, {"&"})) for row in rows]
+        if match["transposed"] and len({len(row) for row in entries}) == 1:
+            entries = list(zip(*entries, strict=True))
+        return Matrix(tuple(entries), Leaf(text))
+    if match := _ROWS.fullmatch(inner):
+        rows = [row.replace("&", "").strip(" ,.;") for row in _ROW_END.split(match["body"])]
+        forms = _expand([row for row in rows if row], depth)
+        return Items(forms) if len(forms) > 1 else forms[0] if forms else None
+    return None
+
+
+def _read_union(text: str, depth: int) -> Form | None:
+    parts = _split(text, {r"\cup"})
+    if len(parts) < 2:
+        return None
+    return Union(tuple(_read(part.strip(), depth - 1) for part in parts))
+
+
+def _read_relation(text: str, depth: int) -> Form | None:
+    operands, signs = _split_signs(text)
+    if not signs or not all(operand.strip() for operand in operands):
+        return None
+    forms = tuple(_read(operand.strip(), depth - 1) for operand in operands)
+    return Relation(forms, tuple(signs), Leaf(text))
+
+
+def _read_brackets(text: str, depth: int) -> Form | None:
+    """A set, tuple or interval, or what stands between needless parentheses."""
+    for opening, closings in ((r"\{", (r"\}",)), ("(", (")", "]")), ("[", (")", "]"))):
+        closing = next((c for c in closings if text.endswith(c)), None)
+        if not text.startswith(opening) or closing is None or not _one_pair(text):
+            continue
+        inner = text[len(opening) : -len(closing)].strip()
+        parts = [part.strip() for part in _split(inner, {",", ";"})]
+        if not all(parts):
+            return None
+        if opening == r"\{":
+            if _CONDITION.search(inner):
+                return None
+            return Items(_expand(parts, depth), braces=True)
+        if len(parts) > 1:
+            items = tuple(_read(part, depth - 1) for part in parts)
+            return Bracketed(opening, items, closing)
+        if (opening, closing) == ("(", ")") and not _CONDITION.search(inner):
+            return _read(inner, depth - 1)
+    return None
+
+
+def _one_pair(text: str) -> bool:
+    """Whether the first bracket closes at the end of the text."""
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        depth += (token.group() in _OPEN) - (token.group() in _CLOSE)
+        if depth <= 0:
+            return token.end() == len(text)
+    return False
+
+
+def _split(text: str, separators: set[str]) -> list[str]:
+    """Split at separators outside every bracket and environment."""
+    parts, start, depth = [], 0, 0
+    for token in _TOKENS.finditer(text):
+        sign = token.group()
+        depth += sign in _OPEN or sign.startswith(r"\begin")
+        depth -= sign in _CLOSE or sign.startswith(r"\end")
+        if depth == 0 and sign in separators:
+            parts.append(text[start : token.start()])
+            start = token.end()
+    return [*parts, text[start:]]
+
+
+def _split_signs(text: str) -> tuple[list[str], list[str]]:
+    operands, signs, start, depth = [], [], 0, 0
+    for token in _TOKENS.finditer(text):
+        sign = token.group()
+        depth += sign in _OPEN or sign.startswith(r"\begin")
+        depth -= sign in _CLOSE or sign.startswith(r"\end")
+        if depth == 0 and sign in _SIGNS:
+            operands.append(text[start : token.start()])
+            signs.append(_SIGNS[sign])
+            start = token.end()
+    return [*operands, text[start:]], signs

@@ -1,0 +1,125 @@
+"""Bring the many spellings of one LaTeX answer to one, without changing what it says."""
+
+import re
+
+_UNICODE = str.maketrans(
+    {
+        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+",
+        "＝": "=",
+        "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ",
+        "°": r"^\circ ", "º": r"^\circ ", "√": r"\sqrt ", "∞": r"\infty ", "±": r"\pm ",
+        "∓": r"\mp ",
+        "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
+        "≡": r"\equiv ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+        "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
+        "ℂ": r"\mathbb{C}", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
+        "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅙": r"\frac{1}{6}",
+        "⅛": r"\frac{1}{8}", "⁄": "/", "∕": "/", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"',
+        "，": ",", "、": ",", "；": ";", "：": ":", "（": "(", "）": ")", "［": "[", "］": "]",
+        "｛": "{", "｝": "}", "％": r"\%", "。": ".", "⟨": "(", "⟩": ")",
+        "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
+        "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
+        "ω": r"\omega ", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2007": " ", "\u200a": " ",
+    }
+    # Characters that are not seen, and control characters, say nothing.
+    | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad")
+    | {chr(code): None for code in range(32) if chr(code) not in "\t\n\r"}
+    | {chr(0xFF10 + digit): str(digit) for digit in range(10)}
+)  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_FUNCTIONS = (
+    "arcsinh|arccosh|arctanh|arcsin|arccos|arctan|arccot|sinh|cosh|tanh|coth|sin|cos|tan|cot|sec|csc"
+    "|ln|log|exp|gcd|lcm|max|min|det"
+)
+
+# In order: each line may rely on the ones before it.
+_REWRITES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in [
+        # Dress: sizes, colours, invisible spacing, fonts, delimiters of mathematics.
+        (r"^\s*\*\*(.*)\*\*\s*$", r"\1"),
+        (r"`", ""),
+        (r"(?<=\d)\s*,\s*\\!\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<!\\)\\[$!]|\$|\\(?:display|text|script)style(?![A-Za-z])", ""),
+        (r"(?<!\\)\\[()]|^\s*\\\[|(?<!\\)\\\]\s*$", ""),
+        (r"\\+(?:boxed|fbox|framebox)(?![A-Za-z])", ""),
+        (r"\\(?:[hv]space\*?|phantom|color|label|tag)\s*\{[^{}]*\}", ""),
+        (r"\\textcolor\s*\{[^{}]*\}|\\(?:bf|it|rm|large|Large|LARGE|huge|limits)(?![A-Za-z])", ""),
+        (r"\\(?:left|right)\s*\.", ""),
+        (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
+        (r"\\(?:l|big)?langle(?![A-Za-z])|\\lparen(?![A-Za-z])", "("),
+        (r"\\rangle(?![A-Za-z])|\\rparen(?![A-Za-z])", ")"),
+        (r"\\lbrace(?![A-Za-z])", r"\\{"),
+        (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"\\lbrack(?![A-Za-z])", "["),
+        (r"\\rbrack(?![A-Za-z])", "]"),
+        (r"\\[lr]vert(?![A-Za-z])", "|"),
+        (r"\\(?:[dtc]|nice|x|s)frac(?![A-Za-z])", r"\\frac"),
+        (r"\\(?:thin|med|thick|neg|neg?thin)space(?![A-Za-z])", r"\\,"),
+        # Thousands: 12\,345, 12{,}345, 12~345, 12\text{,}345.
+        (r"(?<=\d)\s*(?:\\text\s*)?\{\s*,\s*\}\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<=\d)(?:\\[,;: ]|~)\s*(?=\d{3}(?!\d))", ""),
+        (r"\{\s*([,:])\s*\}", r"\1"),
+        (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![A-Za-z])", " "),
+        (r"\\(?:text(?:bf|it|rm|normal|up|sf|tt|sc)|[mh]box|mathrm|operatorname\*?)\s*\{",
+         r"\\text{"),
+        (r"\\(?:math(?:bf|it|sf|tt|normal)|boldsymbol|bm|underline|ensuremath|emph)\s*\{([^{}]*)\}",
+         r"\1"),
+        # Names of functions, upright e, i and d, numbers, lists of letters: no \text needed.
+        (rf"\\text\s*\{{\s*({_FUNCTIONS})\s*\}}", r"\\\1 "),
+        (r"\\text\s*\{\s*([eid]|[-+]?[\d.,]+|[A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r"\1"),
+        (r"^\s*\\text\s*\{\s*([A-Za-z])\s*\}\s*$", r"\1"),
+        (r"\\Bbb(?![A-Za-z])", r"\\mathbb"),
+        (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset "),
+        (r"\\infin(?![A-Za-z])", r"\\infty"),
+        (r"\\(le|ge)q(?:slant)?(?![A-Za-z])", r"\\\1 "),
+        (r"\\neq(?![A-Za-z])|\\not\s*=|!=", r"\\ne "),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        # 336^\circ: the mark is a unit here.
+        (r"\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])", ""),
+        # \text{The answer is } 5, Answer: 5, = 5
+        (r"^\s*\\text\s*\{[^{}]*\b(?:is|are|equals|=|:)\s*:?\s*\}\s*:?\s*(?=\S)", ""),
+        (r"^\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?:\s(?:is|are)\b|:|=)\s*:?\s*(?=\S)", ""),
+        (r"^\s*=\s*(?=\S)", ""),
+        # numpy and plain text as programs print them.
+        (r"(?<![A-Za-z\\])(?:np|math)\.(pi|sqrt|exp|log|a?r?c?(?:sin|cos|tan))(?![A-Za-z])",
+         r"\\\1 "),
+        (r"(?<![A-Za-z\\])(sqrt|pi)(?![A-Za-z])", r"\\\1 "),
+        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"\*\*(?=\s*[-\d({A-Za-z])", "^"),
+        # 4.5e33: LaTeX parsers read the e as Euler's number.
+        (r"(^|[(\[,{=]|\\times|\\cdot)(\s*[-+]?(?:\d+(?:\.\d*)?|\.\d+))[eE]([-+]?\d+)(?!\w)",
+         r"\1\2\\times 10^{\3}"),
+        (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+        (r"\s+", " "),
+    ]
+]  # fmt: skip
+
+
+def _without_outer_braces(text: str) -> str:
+    while text.startswith("{") and text.endswith("}"):
+        depth = 0
+        for token in re.finditer(r"\\.|[{}]", text):
+            depth += {"{": 1, "}": -1}.get(token.group(), 0)
+            if depth == 0:
+                break
+        if token.end() < len(text):
+            break
+        text = text[1:-1].strip()
+    return text
+
+
+def tidy(text: str) -> str:
+    """LaTeX of one answer in one spelling; marks that only dress it are gone. Idempotent."""
+    text = re.sub(
+        r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda run: f"^{{{run.group().translate(_SUPERSCRIPTS)}}}", text
+    )
+    text = re.sub(r"[₀-₉]+", lambda run: f"_{{{run.group().translate(_SUBSCRIPTS)}}}", text)
+    text = text.translate(_UNICODE)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
+    # A factorial, a prime and a closing bracket belong to the answer; a full stop does not.
+    text = text.strip().rstrip(".;,: ").strip()
+    return _without_outer_braces(text)

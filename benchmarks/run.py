@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import step, teacher
+from benchmarks import hostile, step, teacher, verifier
 from benchmarks.measure import note, table
 
-BENCHMARKS = {"teacher": teacher, "step": step}
+BENCHMARKS = {"teacher": teacher, "step": step, "verifier": verifier, "hostile": hostile}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -1,25 +1,32 @@
-"""Command line: `opdvr train ...` or `python -m opdvr train ...`."""
+"""Command line: `opdvr COMMAND ...` or `python -m opdvr COMMAND ...`."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-USAGE = """usage: opdvr COMMAND ...
+# Command: module with `main(arguments) -> exit code`, what it does. Imported when asked for.
+COMMANDS = {
+    "train": ("opdvr.integration.launch", "train; Hydra overrides key=value, see README.md"),
+    "data": ("opdvr.data.command", "build, check and show data sets"),
+    "eval": ("opdvr.eval.command", "sample from a model, score it, compare two evaluations"),
+}
 
-commands:
-  train [key=value ...]   train; Hydra overrides, see README.md
-"""
+
+def usage() -> str:
+    """The commands, one a line."""
+    lines = [f"  {name:<8}{summary}" for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(["usage: opdvr COMMAND ...", "", "commands:", *lines]) + "\n"
 
 
 def main() -> int:
     """Dispatch a command; returns the exit code."""
-    command, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
-    if command == "train":
-        from opdvr.integration.launch import main as train
-
-        return train(arguments)
-    print(USAGE, end="", file=sys.stdout if command in ("-h", "--help") else sys.stderr)
-    return 0 if command in ("-h", "--help") else 2
+    name, arguments = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
+    if name in COMMANDS:
+        return importlib.import_module(COMMANDS[name][0]).main(arguments)
+    asked = name in ("-h", "--help")
+    print(usage(), end="", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ TRUNCATED_RESPONSES             one:keep|wrong|mask    opdvr.truncated_responses
 STUDENT_LOGPROBS                one:auto|update|recompute|rollout    opdvr.student_logprobs
 ADV_ESTIMATOR                   one:token_reward_direct|token_reward_direct_plus_grpo|token_grpo|grpo  algorithm.adv_estimator
 N_RESPONSES                     int>=1  actor_rollout_ref.rollout.n
+VERIFIER                        text    opdvr.verifier
+ANSWER_FORMS                    one:boxed|any  opdvr.answer_forms
 MAX_PROMPT_LENGTH               int>=1  data.max_prompt_length
 MAX_RESP_LENGTH                 int>=1  data.max_response_length
 MAX_VAL_RESP_LENGTH             int>=1  opdvr.max_val_response_length

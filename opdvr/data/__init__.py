@@ -1,1 +1,1 @@
-"""Data: what training and validation files must look like."""
+"""Data: make, check and show the files that training and validation read. See docs/data.md."""

@@ -1,24 +1,21 @@
-"""Check data files before anything heavy starts: columns, prompts, gold answers, joinability."""
+"""What the launchers ask of data files before anything heavy starts, in under a second."""
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json
-import pyarrow.parquet as pq
 
+from opdvr.data.products import COMMAND, how_to_make
+from opdvr.data.table import (
+    gold_values,
+    prompt_texts,
+    read_columns,
+    refuse_rows,
+    unjoinable_columns,
+)
+from opdvr.data.text import INSTRUCTIONS, OTHER_FORM
 from opdvr.verifier import validate_gold
-
-WANTED = "prompt, data_source, reward_model.ground_truth"
-# Enough rows to find the mistake by, few enough for one line.
-_ROWS_NAMED = 5
-# Prompts that ask for this, and for no box, are answered in a form that the verifier does not read.
-_OTHER_FORM = "Answer:"
-# Between the messages of one prompt, where several are compared as one text.
-_SEPARATOR = "\x1e"
 
 
 @dataclass
@@ -26,14 +23,21 @@ class DataReport:
     """What the files of one option hold.
 
     Attributes:
+        files: the local files that were read.
         rows: rows in all files together.
-        distinct_prompts: prompts that differ in some message's text, over all files.
+        prompts: the distinct prompts (the text of their messages), over all files.
         warnings: one line each; nothing in them stops a run.
     """
 
+    files: list[str] = field(default_factory=list)
     rows: int = 0
-    distinct_prompts: int = 0
+    prompts: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def distinct_prompts(self) -> int:
+        """Prompts that differ in some message's text."""
+        return len(self.prompts)
 
 
 def check_files(
@@ -42,6 +46,7 @@ def check_files(
     prompt_key: str = "prompt",
     reward_fn_key: str = "data_source",
     own_verifier: bool = True,
+    boxes_only: bool = True,
 ) -> DataReport:
     """Check one option's data files without loading any model (under 1 s for 20,000 rows).
 
@@ -52,6 +57,7 @@ def check_files(
         reward_fn_key: the column of data source names (verl's data.reward_fn_key).
         own_verifier: whether `opdvr.verifier` will read gold answers and responses; a user's own
             function may take golds and answer forms that it does not.
+        boxes_only: whether answers count in a box only (answer_forms=boxed).
 
     Raises:
         ValueError: one line naming option, file and column or rows: not found, not readable,
@@ -67,107 +73,63 @@ def check_files(
             continue
         where = f"{option}: {file}"
         if not Path(file).expanduser().is_file():
-            raise ValueError(f"{option}: data file not found: {file}")
-        table = _read(file, where, [prompt_key, reward_fn_key, "reward_model"], schemas)
-        prompts = _prompt_texts(table[prompt_key], where, prompt_key)
+            raise ValueError(_not_found(option, file))
+        table, schema = read_columns(file, where, [prompt_key, reward_fn_key, "reward_model"])
+        prompts = prompt_texts(table[prompt_key], where, prompt_key)
         if own_verifier:
-            _check_golds(table["reward_model"], where)
-            _warn_about_rows(table[reward_fn_key], prompts, where, reward_fn_key, report)
+            _check_golds(gold_values(table["reward_model"]), where)
+            report.warnings += _row_warnings(table[reward_fn_key], where, reward_fn_key)
+            report.warnings += _form_warnings(prompts, where) if boxes_only else []
         texts.append(prompts)
+        schemas.append((file, schema))
+        report.files.append(file)
         report.rows += len(table)
     _check_joinable(schemas, option)
-    if texts:
-        prompts = pa.chunked_array([chunk for text in texts for chunk in text.chunks])
-        report.distinct_prompts = pc.count_distinct(prompts).as_py()
+    chunks = [chunk for text in texts for chunk in text.chunks]
+    report.prompts = pc.unique(pa.chunked_array(chunks, pa.string()))
     if report.distinct_prompts < report.rows:
         report.warnings.append(
             f"{option}: {report.rows} rows hold {report.distinct_prompts} distinct prompts; "
-            "repeated ones weigh more in training and in scores"
+            f"repeated ones weigh more in training and in scores; {_more(report)}"
         )
     return report
 
 
-def _read(
-    file: str, where: str, columns: list[str], schemas: list[tuple[str, pa.Schema]]
-) -> pa.Table:
-    """The wanted columns of one file; appends its whole schema to `schemas`."""
-    path = Path(file).expanduser()
-    if path.suffix == ".parquet":
-        try:
-            parquet = pq.ParquetFile(path)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{where} is no parquet file ({error})") from None
-        schema = parquet.schema_arrow
-        _check_columns(schema, columns, where)
-        table = parquet.read(columns=columns)
-    elif path.suffix == ".json":
-        table = _read_json(path, where)
-        schema = table.schema
-        _check_columns(schema, columns, where)
-    else:
-        raise ValueError(f"{where}: verl reads .parquet and .json (JSON rows) files; rename it")
-    if len(table) == 0:
-        raise ValueError(f"{where} has no rows")
-    schemas.append((file, schema))
-    return table
+def overlap_warning(train: DataReport, train_option: str, test: DataReport) -> str | None:
+    """One line when held-out prompts are trained on, to the letter; None when none is.
+
+    Our suffix and DAPO's instructions are no difference. `opdvr data check` also finds other
+    spellings and long passages.
+    """
+    bare = [_without_instructions(report.prompts) for report in (train, test)]
+    shared = pc.sum(pc.is_in(bare[0], value_set=bare[1])).as_py()
+    if not shared:
+        return None
+    return (
+        f"{train_option}: {shared} of {train.distinct_prompts} distinct prompts are in the test "
+        f"data too, so their scores show what was learnt by heart; {_more(train, test)}"
+    )
 
 
-def _read_json(path: Path, where: str) -> pa.Table:
-    try:
-        with path.open() as stream:
-            if stream.read(1) == "[":
-                stream.seek(0)
-                return pa.Table.from_pylist(json.load(stream))
-        return pyarrow.json.read_json(path)
-    except (pa.ArrowInvalid, json.JSONDecodeError) as error:
-        raise ValueError(f"{where} is no file of JSON rows ({error})") from None
+def _without_instructions(prompts: pa.Array) -> pa.Array:
+    for text in INSTRUCTIONS:
+        prompts = pc.replace_substring(prompts, pattern=text, replacement="")
+    return pc.utf8_trim_whitespace(prompts)
 
 
-def _check_columns(schema: pa.Schema, columns: list[str], where: str) -> None:
-    missing = [name for name in columns if name not in schema.names]
-    if "reward_model" not in missing:
-        kind = schema.field("reward_model").type
-        if not pa.types.is_struct(kind) or kind.get_field_index("ground_truth") < 0:
-            missing.append("reward_model.ground_truth")
-    if missing:
-        raise ValueError(
-            f"{where} lacks the columns {', '.join(missing)} (found: {', '.join(schema.names)}); "
-            f"rows need {WANTED}"
-        )
+def _more(*reports: DataReport) -> str:
+    files = " ".join(file for report in reports for file in report.files)
+    return f"for every row: {COMMAND} check {files}"
 
 
-def _prompt_texts(column: pa.ChunkedArray, where: str, prompt_key: str) -> pa.ChunkedArray:
-    """The text of each prompt's messages, joined; refuses rows without messages."""
-    kind = column.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not is_list or not {"role", "content"} <= set(_field_names(kind.value_type)):
-        raise ValueError(
-            f"{where}: column {prompt_key} must be a list of messages with role and content, "
-            f"not {kind}"
-        )
-    empty = pc.fill_null(pc.equal(pc.list_value_length(column), 0), True)
-    _refuse_rows(pc.indices_nonzero(empty).to_pylist(), f"{where}: {prompt_key} without messages")
-    joined = []
-    for chunk in column.chunks:
-        contents = chunk.flatten().field("content")
-        if contents.null_count:
-            raise ValueError(f"{where}: {contents.null_count} messages of {prompt_key} are empty")
-        if not pa.types.is_string(contents.type):  # large strings, or parts of text and images
-            contents = pa.array([str(item) for item in contents.to_pylist()], pa.string())
-        # A slice's offsets start anywhere; flatten() starts at 0.
-        offsets = pc.subtract(chunk.offsets, chunk.offsets[0]).cast(pa.int32())
-        joined.append(pc.binary_join(pa.ListArray.from_arrays(offsets, contents), _SEPARATOR))
-    return pa.chunked_array(joined, pa.string())
+def _not_found(option: str, file: str) -> str:
+    makes_it = how_to_make(Path(file).name)
+    return f"{option}: data file not found: {file}" + (
+        f"; make it with: {makes_it}" if makes_it else ""
+    )
 
 
-def _field_names(kind: pa.DataType) -> list[str]:
-    return [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-
-
-def _check_golds(column: pa.ChunkedArray, where: str) -> None:
-    golds: list[object] = []
-    for chunk in column.chunks:
-        golds.extend(pc.struct_field(chunk, "ground_truth").to_pylist())
+def _check_golds(golds: list[object], where: str) -> None:
     reasons: dict[str, str | None] = {}
     bad: dict[str, list[int]] = {}
     for row, gold in enumerate(golds):
@@ -177,75 +139,39 @@ def _check_golds(column: pa.ChunkedArray, where: str) -> None:
         if reasons[name] is not None:
             bad.setdefault(reasons[name], []).append(row)
     for reason, rows in bad.items():
-        _refuse_rows(rows, f"{where}: reward_model.ground_truth cannot be used, {reason}")
+        refuse_rows(rows, f"{where}: reward_model.ground_truth cannot be used, {reason}")
 
 
-def _refuse_rows(rows: list[int], problem: str) -> None:
-    if rows:
-        named = ", ".join(map(str, rows[:_ROWS_NAMED]))
-        more = f" and {len(rows) - _ROWS_NAMED} more" if len(rows) > _ROWS_NAMED else ""
-        raise ValueError(f"{problem}: rows {named}{more} (the first row is 0)")
+def _row_warnings(sources: pa.ChunkedArray, where: str, reward_fn_key: str) -> list[str]:
+    if not sources.null_count:
+        return []
+    return [
+        f"{where}: {sources.null_count} rows have no {reward_fn_key}; their scores are logged "
+        "under the name None"
+    ]
 
 
-def _warn_about_rows(
-    sources: pa.ChunkedArray,
-    prompts: pa.ChunkedArray,
-    where: str,
-    reward_fn_key: str,
-    report: DataReport,
-) -> None:
-    if sources.null_count:
-        report.warnings.append(
-            f"{where}: {sources.null_count} rows have no {reward_fn_key}; their scores are logged "
-            "under the name None"
-        )
+def _form_warnings(prompts: pa.ChunkedArray, where: str) -> list[str]:
     other_form = pc.and_not(
-        pc.match_substring(prompts, _OTHER_FORM), pc.match_substring(prompts, "boxed")
+        pc.match_substring(prompts, OTHER_FORM), pc.match_substring(prompts, "boxed")
     )
     misled = pc.sum(other_form).as_py()
-    if misled:
-        report.warnings.append(
-            f"{where}: {misled} of {len(prompts)} prompts ask for {_OTHER_FORM!r} and not for "
-            "\\boxed{}, the only form of answer that the verifier reads"
-        )
+    if not misled:
+        return []
+    return [
+        f"{where}: {misled} of {len(prompts)} prompts ask for {OTHER_FORM!r} and not for "
+        f"\\boxed{{}}, the only form of answer that counts; write them anew with "
+        f"{COMMAND} prepare user, or set ANSWER_FORMS=any"
+    ]
 
 
 def _check_joinable(schemas: list[tuple[str, pa.Schema]], option: str) -> None:
     """Refuse what datasets.concatenate_datasets refuses, before it does, by the column's name."""
     for index, (file, schema) in enumerate(schemas):
         for earlier_file, earlier in schemas[:index]:
-            for name in schema.names:
-                if name not in earlier.names:
-                    continue
-                pair = (earlier.field(name).type, schema.field(name).type)
-                for path, one, other in _conflicts(name, *pair):
-                    raise ValueError(
-                        f"{option}: the files cannot be joined: column {path} is {one} in "
-                        f"{earlier_file} and {other} in {file}; write both with one type"
-                    )
-
-
-def _conflicts(
-    path: str, one: pa.DataType, other: pa.DataType
-) -> Iterable[tuple[str, pa.DataType, pa.DataType]]:
-    """Paths at which two types cannot be joined: structs join by field, lists must be the same."""
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        for i, name in enumerate(_field_names(one)):
-            at = other.get_field_index(name)
-            if at >= 0:
-                yield from _conflicts(f"{path}.{name}", one.field(i).type, other.field(at).type)
-    elif pa.types.is_null(other) or (pa.types.is_null(one) and not pa.types.is_struct(other)):
-        return
-    elif _comparable(one) != _comparable(other):
-        yield path, one, other
-
-
-def _comparable(kind: pa.DataType) -> object:
-    """A type's value for comparison: the order of a struct's fields is no difference."""
-    if pa.types.is_struct(kind):
-        return frozenset(
-            (name, _comparable(kind.field(i).type)) for i, name in enumerate(_field_names(kind))
-        )
-    if pa.types.is_list(kind):
-        return ("list", _comparable(kind.value_type))
-    return kind
+            for path, one, other in unjoinable_columns(earlier, schema):
+                raise ValueError(
+                    f"{option}: the files cannot be joined: column {path} is {one} in "
+                    f"{earlier_file} and {other} in {file}; write both with one type "
+                    f"({COMMAND} prepare user does)"
+                )

@@ -14,11 +14,13 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from opdvr.integration.options import OpdvrOptions, translate_published_names
+from opdvr.integration.options import OWN_VERIFIER, OpdvrOptions, translate_published_names
 from opdvr.integration.runs import interrupted_run
+from opdvr.verifier.custom import split_name
 
 CONF_DIR = Path(__file__).parent / "conf"
 REPO_ROOT = Path(__file__).parents[2]
+OWN_VERIFIER_PATH = "pkg://opdvr.verifier"
 DEMO_MODELS = Path(__file__).parents[1] / "demo" / "models"
 
 
@@ -47,6 +49,7 @@ def compose(overrides: list[str]) -> DictConfig:
         _fill_names(config, overrides)
         _choose_attention(config)
         _choose_student_logprobs(config, options)
+        _choose_verifier(config, options)
         _make_paths_absolute(config)
     OmegaConf.resolve(config)
     return config
@@ -164,6 +167,31 @@ def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
     if options.student_logprobs == "auto":
         config.opdvr.student_logprobs = "recompute" if reasons else "update"
     config.actor_rollout_ref.rollout.calculate_log_probs = True
+
+
+def _choose_verifier(config: DictConfig, options: OpdvrOptions) -> None:
+    """VERIFIER as verl's custom_reward_function; ANSWER_FORMS as our verifier's own argument."""
+    reward = config.custom_reward_function
+    if options.verifier != OWN_VERIFIER:
+        if reward.path != OWN_VERIFIER_PATH:
+            raise ValueError(
+                "VERIFIER (opdvr.verifier) and custom_reward_function.path both name a verifier; "
+                "leave one of them out"
+            )
+        try:
+            source, function = split_name(options.verifier)
+        except ValueError as reason:
+            raise ValueError(f"VERIFIER (opdvr.verifier): {reason}") from None
+        reward.path = source if source.endswith(".py") else f"pkg://{source}"
+        reward.name = function
+    own = reward.path == OWN_VERIFIER_PATH
+    if options.answer_forms != "boxed":
+        if not own:
+            raise ValueError(
+                f"ANSWER_FORMS={options.answer_forms} (opdvr.answer_forms) is for our own "
+                "verifier, but another one is named; leave it out"
+            )
+        reward.reward_kwargs = {"answer_forms": options.answer_forms}
 
 
 def _make_paths_absolute(config: DictConfig) -> None:

@@ -15,6 +15,8 @@ TOP_K_STRATEGIES = ("only_stu", "only_tch", "intersection", "union", "union-inte
 REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
 # float16 gradients underflow at a token-mean loss without a loss scaler, which the engine lacks
 MODEL_DTYPES = ("bfloat16", "float32")
+ANSWER_FORMS = ("boxed", "any")
+OWN_VERIFIER = "opdvr.verifier:compute_score"
 DEMO_STUDENTS = ("careless", "other-style")
 DEMO_TEACHERS = ("faulty", "good")
 
@@ -66,6 +68,9 @@ class OpdvrOptions:
         model_dtype: dtype of computation, of the rollout and of the teacher's weights.
         use_kl: KL loss to the initial student, verl's 0.005 low_var_kl.
         in_process_rollout: run the agent loop inside the trainer's process (one machine, no GPU).
+        verifier: `module:function` or `file.py:function`, verl's contract of a custom reward
+            function; the same as custom_reward_function.path and .name.
+        answer_forms: what our verifier reads: boxed, or any ("Answer: ..." where there is no box).
         demo: this is the embedded task: make its data, measure its teacher at the end.
         demo_student: student of the embedded task; other-style writes its steps in another order.
         demo_teacher: teacher of the embedded task: faulty on purpose, or good.
@@ -93,6 +98,8 @@ class OpdvrOptions:
     model_dtype: str = "bfloat16"
     use_kl: bool = False
     in_process_rollout: bool = False
+    verifier: str = OWN_VERIFIER
+    answer_forms: str = "boxed"
     demo: bool = False
     demo_student: str = "careless"
     demo_teacher: str = "faulty"
@@ -111,6 +118,7 @@ class OpdvrOptions:
         _one_of(
             "REWARD_WEIGHT_MODE", "reward_weight_mode", self.reward_weight_mode, REWARD_WEIGHT_MODES
         )
+        _one_of("ANSWER_FORMS", "answer_forms", self.answer_forms, ANSWER_FORMS)
         _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
         _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
         _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)

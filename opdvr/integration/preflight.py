@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from opdvr.data.schema import check_files
+from opdvr.data.schema import check_files, overlap_warning
+from opdvr.integration.config import OWN_VERIFIER_PATH
 from opdvr.integration.preflight_models import check_models
 from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
 
-OWN_VERIFIER = "pkg://opdvr.verifier"
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
 
 # How messages name an option: the launchers' variable, then the option itself.
@@ -205,24 +205,28 @@ def check_sampling(config: DictConfig) -> Iterator[str]:
 
 
 def check_data(config: DictConfig) -> list[str]:
-    """Columns, prompts and gold answers of both data sets; enough rows for one step."""
-    warnings = []
-    data_sets = {TRAIN_DATASET: config.data.train_files, TEST_DATASET: config.data.val_files}
-    for option, files in data_sets.items():
-        report = check_files(
+    """Columns, prompts and gold answers of both data sets; enough rows; what stands in both."""
+    train, test = (
+        check_files(
             [files] if isinstance(files, str) else list(files),
             option,
             prompt_key=config.data.prompt_key,
             reward_fn_key=config.data.reward_fn_key,
-            own_verifier=config.custom_reward_function.path == OWN_VERIFIER,
+            own_verifier=config.custom_reward_function.path == OWN_VERIFIER_PATH,
+            boxes_only=config.opdvr.answer_forms == "boxed",
         )
-        warnings += report.warnings
-        if option == TRAIN_DATASET and 0 < report.rows < config.data.train_batch_size:
-            raise ValueError(
-                f"{option} has {report.rows} rows, fewer than one step takes: "
-                f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
-            )
-    return warnings
+        for option, files in (
+            (TRAIN_DATASET, config.data.train_files),
+            (TEST_DATASET, config.data.val_files),
+        )
+    )
+    if 0 < train.rows < config.data.train_batch_size:
+        raise ValueError(
+            f"{TRAIN_DATASET} has {train.rows} rows, fewer than one step takes: "
+            f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
+        )
+    overlap = overlap_warning(train, TRAIN_DATASET, test)
+    return train.warnings + test.warnings + ([overlap] if overlap else [])
 
 
 def _n_gpus(config: DictConfig) -> int:

@@ -61,12 +61,15 @@ def check_ranges(config: DictConfig) -> None:
             raise ValueError(f"{option} is {value!r}; it must be one of {allowed}")
 
 
+VERIFIER = "VERIFIER (opdvr.verifier, custom_reward_function.path)"
+
+
 def check_custom_verifier(config: DictConfig) -> None:
     """The file or module of custom_reward_function exists (its content is the user's)."""
     path = str(config.custom_reward_function.path or "")
     if path.startswith("pkg://"):
         module = path.removeprefix("pkg://").replace("/", ".")
         if importlib.util.find_spec(module.split(".")[0]) is None:
-            raise ValueError(f"custom_reward_function.path: no module named {module}")
+            raise ValueError(f"{VERIFIER}: no module named {module}")
     elif path and not Path(path.removeprefix("file://")).is_file():
-        raise ValueError(f"custom_reward_function.path: file not found: {path}")
+        raise ValueError(f"{VERIFIER}: file not found: {path}")

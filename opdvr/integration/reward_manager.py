@@ -66,8 +66,9 @@ class VerifierRewardManager(AbstractRewardManager):
     def _verify(
         self, sources: list[str], texts: list[str], golds: list[Any], extras: list[Any]
     ) -> list[Any]:
-        if _unwrapped(self.compute_score) is own_compute_score:
-            return compute_scores(sources, texts, golds)
+        function, arguments = _unwrapped(self.compute_score)
+        if function is own_compute_score:
+            return compute_scores(sources, texts, golds, **arguments)
         return [
             self.compute_score(
                 data_source=source, solution_str=text, ground_truth=gold, extra_info=extra
@@ -76,11 +77,11 @@ class VerifierRewardManager(AbstractRewardManager):
         ]
 
 
-def _unwrapped(compute_score: Callable) -> Callable:
+def _unwrapped(compute_score: Callable) -> tuple[Callable, dict[str, Any]]:
     """verl wraps the configured function in a partial of (its caller, the function, kwargs)."""
-    if isinstance(compute_score, partial) and compute_score.args:
-        return compute_score.args[0]
-    return compute_score
+    if isinstance(compute_score, partial) and len(compute_score.args) == 2:
+        return compute_score.args
+    return compute_score, {}
 
 
 def _complete(verdict: dict[str, Any] | float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class OpdvrTrainer(RayPPOTrainer):
         self.run_folder = Path(self.config.trainer.default_local_dir)
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
+        self.verifier_seconds = 0.0  # of the last batch, training or validation
 
     def _create_dataloader(self, *args: object, **kwargs: object) -> None:
         """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
@@ -116,7 +118,9 @@ class OpdvrTrainer(RayPPOTrainer):
         if sum_reward or "rm_scores" in batch.batch.keys():
             return super()._compute_or_extract_reward(batch, reward_fn, return_dict, sum_reward)
         self._refuse_unknown_tokens(batch)
+        started = time.perf_counter()
         result = reward_fn(batch, return_dict=True)
+        self.verifier_seconds = time.perf_counter() - started
         truncated = self._truncated(batch)
         rewards, extra = result["reward_tensor"], result["reward_extra_info"]
         if return_dict:
@@ -200,6 +204,7 @@ class OpdvrTrainer(RayPPOTrainer):
         real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
         counts = counters(reset=True)
         real |= {f"verifier/{name}": float(counts[name]) for name in ("timeout", "error")}
+        real["verifier/seconds"] = self.verifier_seconds
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
             value = real.get(f"critic/advantages/{name}")

@@ -4,22 +4,25 @@ import re
 
 # One token at a time: a box that opens, an escaped character (so that \{ is text), a bare brace.
 # A doubled backslash before "boxed" comes from answers that were JSON-escaped once too often.
-_TOKENS = re.compile(r"\\+boxed(?![A-Za-z])\s*\{|\\.|[{}]", re.DOTALL)
+# Two at most: a run of a million backslashes must not be read from each of its places.
+_TOKENS = re.compile(r"\\{1,2}boxed(?![A-Za-z])\s*\{|\\.|[{}]", re.DOTALL)
 
 # A box, whole or cut off, with something in it.
 _A_BOX = re.compile(r"\\boxed\s*(?:\{\s*[^\s}]|[^\s{A-Za-z])")
 # \boxed 5, \boxed\frac12, \boxed x: TeX takes one token, and models mean the whole number.
 _UNBRACED = re.compile(
-    r"\\+boxed[ \t]*(?P<answer>[-+]?\d[\d.,/]*|\\[A-Za-z]+[^\s$]*|(?<=[ \t])[A-Za-z](?![A-Za-z]))"
+    r"\\{1,2}boxed[ \t]*(?P<answer>[-+]?\d[\d.,/]*|(?!\\boxed)\\[A-Za-z]+[^\s$]*"
+    r"|(?<=[ \t])[A-Za-z](?![A-Za-z]))"
 )
 
 
 # Where an answer follows: "Answer: 5", "The final answer is 5.", "#### 5" (GSM8K).
 _STATED = re.compile(
     r"(?:\b(?:final\s{1,3})?answer\b[*_\s]{0,5}(?:(?:is|are)\b|:|=)[*_\s]{0,5}:?|^\s{0,9}####)"
-    r"[*_ \t]{0,9}(?P<answer>[^\n]{1,2100})",
+    r"[*_ \t]{0,9}",
     re.IGNORECASE | re.MULTILINE,
 )
+_LONGEST_STATED = 2100
 _SENTENCE_END = re.compile(r"\.(?:\s|$)|\*\*")
 
 BOXED, ANY = "boxed", "any"
@@ -52,7 +55,10 @@ def extract_answer(solution_str: str, answer_forms: str = BOXED) -> str:
     stated = None
     for stated in _STATED.finditer(solution_str):  # noqa: B007
         pass
-    return "" if stated is None else _SENTENCE_END.split(stated["answer"], 1)[0].strip()
+    if stated is None:
+        return ""
+    line = solution_str[stated.end() : stated.end() + _LONGEST_STATED].split("\n", 1)[0]
+    return _SENTENCE_END.split(line, maxsplit=1)[0].strip()
 
 
 def _boxed(solution_str: str) -> str:

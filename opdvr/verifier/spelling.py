@@ -43,7 +43,7 @@ _REWRITES = [
         (r"(?<=\d)\s*,\s*\\!\s*(?=\d{3}(?!\d))", ""),
         (r"(?<!\\)\\[$!]|\$|\\(?:display|text|script)style(?![A-Za-z])", ""),
         (r"(?<!\\)\\[()]|^\s*\\\[|(?<!\\)\\\]\s*$", ""),
-        (r"\\+(?:boxed|fbox|framebox)(?![A-Za-z])", ""),
+        (r"\\{1,2}(?:boxed|fbox|framebox)(?![A-Za-z])", ""),
         (r"\\(?:[hv]space\*?|phantom|color|label|tag)\s*\{[^{}]*\}", ""),
         (r"\\textcolor\s*\{[^{}]*\}|\\(?:bf|it|rm|large|Large|LARGE|huge|limits)(?![A-Za-z])", ""),
         (r"\\(?:left|right)\s*\.", ""),

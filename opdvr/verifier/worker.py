@@ -13,9 +13,11 @@ import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-# A power tower that starts to materialise could take the machine's memory before its time is up.
-MEMORY_LIMIT_BYTES = 4 << 30
+# A power tower that starts to materialise could take the machine's memory before its time is up:
+# what comparisons may take on top of what the imports have taken.
+MEMORY_LIMIT_BYTES = 1 << 30
 
 # What symbolic code raises on input that it was not made for. Anything else ends the process, which
 # the parent counts as an error all the same.
@@ -37,9 +39,10 @@ def serve(connection: Connection) -> None:
     Raises:
         EOFError, BrokenPipeError, ConnectionResetError: the parent closed its end.
     """
-    # Imported here, after main() has set the limits and silenced the log.
+    # Imported here, after main() has silenced the log.
     from opdvr.verifier.symbolic import equal
 
+    _limit_memory()
     connection.send_bytes(b"ready")
     while True:
         gold, answer, timeout_s = json.loads(connection.recv_bytes())
@@ -52,14 +55,20 @@ def serve(connection: Connection) -> None:
         connection.send_bytes(json.dumps(verdict).encode())
 
 
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_LIMIT_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
 def main(file_descriptor: int) -> None:
     """Set the limits and serve on an inherited socket."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MEMORY_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_LIMIT_BYTES)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     # Whatever a parser prints belongs beside the log, not into the parent's standard output.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # math-verify warns that its own timeout is off; here that is the intention.

@@ -264,6 +264,37 @@ def test_a_relative_scorer_is_found_from_any_folder(tmp_path, monkeypatch, writt
         assert manager(batch).sum(-1).tolist() == [1.5, 0.5]
 
 
+def test_a_verifier_by_its_name(tmp_path, monkeypatch):
+    from verl.trainer.ppo.reward import load_reward_manager
+
+    (tmp_path / "own_scorer.py").write_text(SCORER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    batch = with_questions(rollout([text_ids("7"), text_ids("8")]))
+    for name in ("own_scorer.py:grade", "own_scorer:grade"):
+        config = compose(["platform=cpu", f"opdvr.verifier={name}"])
+        manager = load_reward_manager(config, Letters(), num_examine=0)
+        assert manager(batch).sum(-1).tolist() == [1.0, 0.0]
+    with pytest.raises(ValueError, match="VERIFIER .* both name a verifier"):
+        compose(
+            ["platform=cpu", "opdvr.verifier=own_scorer:grade", "custom_reward_function.path=x.py"]
+        )
+    with pytest.raises(ValueError, match="module:function or file.py:function"):
+        compose(["platform=cpu", "opdvr.verifier=own_scorer"])
+
+
+def test_other_answer_forms_reach_the_verifier():
+    from verl.trainer.ppo.reward import load_reward_manager
+
+    batch = with_questions(rollout([text_ids("Answer: 7")], response_width=12))
+    for forms, score in (("boxed", 0.0), ("any", 1.0)):
+        config = compose(["platform=cpu", f"opdvr.answer_forms={forms}"])
+        manager = load_reward_manager(config, Letters(), num_examine=0)
+        assert manager(batch).sum(-1).tolist() == [score]
+    with pytest.raises(ValueError, match="ANSWER_FORMS=any .* is for our own verifier"):
+        compose(["platform=cpu", "opdvr.answer_forms=any", "opdvr.verifier=a.py:b"])
+
+
 def test_the_projects_own_scorer_is_the_default():
     from verl.trainer.ppo.reward import load_reward_manager
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opdvr.data.schema import _prompt_texts, check_files
+from opdvr.data.schema import check_files, overlap_warning
+from opdvr.data.table import prompt_texts
+from opdvr.data.text import INSTRUCTIONS, SUFFIX
 
 OPTION = "TRAIN_DATASET (data.train_files)"
 SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -24,6 +26,10 @@ def rows(n=1, gold="5", **columns):
         "reward_model": [{"ground_truth": gold, "style": "rule"}] * n,
     }
     return {**table, **columns}
+
+
+def messages(texts):
+    return [[{"role": "user", "content": text}] for text in texts]
 
 
 @pytest.fixture
@@ -155,11 +161,40 @@ def test_prompts_for_another_form_of_answer_are_warned_about(write):
     prompts = [[{"role": "user", "content": f"Q{i}. Answer: $Answer"}] for i in range(2)]
     (warning,) = check_files([write(**rows(2, prompt=prompts))], OPTION).warnings
     assert "2 of 2 prompts ask for 'Answer:' and not for \\boxed{}" in warning
+    assert check_files([write(**rows(2, prompt=prompts))], OPTION, boxes_only=False).warnings == []
 
 
 def test_rows_without_a_source_are_warned_about(write):
     (warning,) = check_files([write(**rows(2, data_source=["A", None]))], OPTION).warnings
     assert "1 rows have no data_source" in warning
+
+
+def test_missing_default_file_names_the_command_that_makes_it(tmp_path):
+    text = refusal([str(tmp_path / "deepmath-level6-train.parquet")])
+    assert text.endswith("; make it with: python -m opdvr data prepare deepmath")
+    assert "prepare valid" in refusal([str(tmp_path / "valid_final_unique.parquet")])
+    assert "make it" not in refusal([str(tmp_path / "mine.parquet")])
+
+
+def test_test_problems_in_the_training_data_are_warned_about(write):
+    suffix = f" {SUFFIX}"
+    problems = ["one", f"two{suffix}", f"three{suffix}", f"three{suffix}"]
+    train_file = write("train.parquet", **rows(4, prompt=messages(problems)))
+    tested = messages([f"one{suffix}", "x", f"{INSTRUCTIONS[1]}\n\nthree\n\n{INSTRUCTIONS[2]}"])
+    test_file = write("test.parquet", **rows(3, prompt=tested))
+    train, test = (check_files([file], OPTION) for file in (train_file, test_file))
+    # Of the 3 distinct training prompts "one" and "three" are tested, with other words around.
+    text = overlap_warning(train, OPTION, test)
+    assert "2 of 3 distinct prompts are in the test data too" in text
+    assert f"python -m opdvr data check {train_file} {test_file}" in text
+    other = check_files([write("c.parquet", **rows(1, prompt=messages(["two, but"])))], OPTION)
+    assert overlap_warning(train, OPTION, other) is None
+
+
+def test_the_warning_about_repeats_names_the_command(write):
+    file = write(**rows(2, prompt=messages(["a", "a"])))
+    (warning,) = check_files([file], OPTION).warnings
+    assert warning.endswith(f"for every row: python -m opdvr data check {file}")
 
 
 def test_remote_file_is_left_alone():
@@ -222,7 +257,7 @@ def test_joinable_exactly_where_the_loader_can_join(write):
 def test_slices_keep_their_prompts():
     # A slice's offsets start in the middle of the values.
     column = pa.table(rows(5))["prompt"]
-    texts = _prompt_texts(column.slice(3), "where", "prompt").to_pylist()
+    texts = prompt_texts(column.slice(3), "where", "prompt").to_pylist()
     assert texts == [f"What is {i}? Answer in \\boxed{{}}." for i in (3, 4)]
 
 
@@ -237,7 +272,9 @@ def test_twenty_thousand_rows_in_a_second(write):
     golds = [{"ground_truth": str(i), "style": "rule"} for i in range(n)]
     path = write(**rows(n, reward_model=golds))
     started = time.perf_counter()
-    assert check_files([path], OPTION).distinct_prompts == n
+    report = check_files([path], OPTION)
+    assert report.distinct_prompts == n
+    assert f"{n} of {n}" in overlap_warning(report, OPTION, report)
     assert time.perf_counter() - started < 1.0
 
 
@@ -248,7 +285,9 @@ def test_collected_data_sets():
         if path.stem in raw:
             assert "found: problem_idx, problem, answer, problem_type" in refusal([str(path)])
         else:
-            assert check_files([str(path)], OPTION).rows > 0
+            # Columns and prompts are what is asked here; golds are the verifier's business.
+            assert check_files([str(path)], OPTION, own_verifier=False).rows > 0
     train = SHARED_DATA / "train"
-    text = refusal([str(train / f"{n}.parquet") for n in ("dapo-math-17k", "DeepMath_deduped")])
-    assert "column extra_info.index is string" in text
+    files = [str(train / f"{name}.parquet") for name in ("dapo-math-17k", "DeepMath_deduped")]
+    with pytest.raises(ValueError, match=r"column extra_info\.index is string in .* and int64 in"):
+        check_files(files, OPTION, own_verifier=False)

@@ -41,6 +41,8 @@ def config(tmp_path):
         "reward_model": [{"ground_truth": "5"}] * 8,
     }
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    held_out = [[{"role": "user", "content": f"test {i}?"}] for i in range(8)]
+    pq.write_table(pa.table({**rows, "prompt": held_out}), tmp_path / "test.parquet")
     return OmegaConf.create(
         {
             "actor_rollout_ref": {
@@ -78,7 +80,7 @@ def config(tmp_path):
             "custom_reward_function": {"path": "pkg://opdvr.verifier"},
             "data": {
                 "train_files": str(tmp_path / "rows.parquet"),
-                "val_files": [str(tmp_path / "rows.parquet")],
+                "val_files": [str(tmp_path / "test.parquet")],
                 "prompt_key": "prompt",
                 "reward_fn_key": "data_source",
                 "train_batch_size": 8,
@@ -87,7 +89,12 @@ def config(tmp_path):
             },
             "trainer": {"n_gpus_per_node": 2, "nnodes": 1, "use_legacy_worker_impl": "disable"},
             "algorithm": {"adv_estimator": "token_reward_direct"},
-            "opdvr": {"grpo_scaled": False, "max_val_response_length": None, "parallel_size": 1},
+            "opdvr": {
+                "grpo_scaled": False,
+                "max_val_response_length": None,
+                "parallel_size": 1,
+                "answer_forms": "boxed",
+            },
         }
     )
 
@@ -472,6 +479,30 @@ def test_fewer_rows_than_a_step(config):
     assert names(text, "TRAIN_DATASET", "8 rows", "data.train_batch_size=16", "MINI_BATCH_SIZE")
 
 
+def test_training_on_test_problems_is_warned_about(config):
+    config.data.val_files = config.data.train_files
+    (warning,) = run_preflight(config)
+    assert names(warning, "TRAIN_DATASET (data.train_files): 8 of 8 distinct prompts")
+    assert names(warning, f"opdvr data check {config.data.train_files}")
+
+
+def test_prompts_for_another_form_are_fine_where_it_counts(config, tmp_path):
+    rows = pq.read_table(config.data.train_files).to_pylist()
+    for row in rows:
+        row["prompt"][0]["content"] += " Answer: $Answer"
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "form.parquet")
+    config.data.train_files = str(tmp_path / "form.parquet")
+    (warning,) = run_preflight(config)
+    assert names(warning, "TRAIN_DATASET", "8 of 8 prompts ask for 'Answer:'", "ANSWER_FORMS=any")
+    config.opdvr.answer_forms = "any"
+    assert run_preflight(config) == []
+
+
+def test_missing_default_files_name_what_makes_them(config):
+    text = refusal(config, data__train_files="datasets/no/deepmath-level6-train.parquet")
+    assert names(text, "data file not found", "python -m opdvr data prepare deepmath")
+
+
 def test_nothing_heavy_is_imported():
     heavy = ("torch", "transformers", "verl", "vllm", "ray", "sympy", "huggingface_hub")
     code = (
@@ -492,7 +523,7 @@ def test_the_composed_configuration_has_every_option_that_is_read(config, tmp_pa
             f"actor_rollout_ref.model.path={tmp_path / 'student'}",
             f"reward_model.model.path={tmp_path / 'teacher'}",
             f"data.train_files={tmp_path / 'rows.parquet'}",
-            f"data.val_files={tmp_path / 'rows.parquet'}",
+            f"data.val_files={tmp_path / 'test.parquet'}",
             "actor_rollout_ref.actor.ppo_mini_batch_size=8",
         ]
     )

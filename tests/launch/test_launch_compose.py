@@ -48,6 +48,7 @@ def test_every_knob_reaches_its_option(launch, tmp_path):
     # Top-k is left at a value that every version takes; the others have to suit each other.
     by_name = {"LOG_PROB_TOP_K": "0", "CORRECTNESS_GATED": "False"}
     by_name |= {"STUDENT_LOGPROBS": "recompute", "ADV_ESTIMATOR": "token_reward_direct_plus_grpo"}
+    by_name |= {"VERIFIER": "mine.py:grade", "ANSWER_FORMS": "boxed"}
     chosen = {}
     for variable, kind, _ in knob_lines():
         last_choice = "3" if kind.startswith("int") else kind.removeprefix("one:").split("|")[-1]
@@ -65,6 +66,7 @@ def test_the_shell_and_python_know_the_same_names():
         "CORRECTNESS_GATED_MODE": GATES,
         "TRUNCATED_RESPONSES": options.TRUNCATED_RESPONSES,
         "STUDENT_LOGPROBS": options.STUDENT_LOGPROBS,
+        "ANSWER_FORMS": options.ANSWER_FORMS,
         "MODEL_DTYPE": options.MODEL_DTYPES,
         "ADV_ESTIMATOR": ESTIMATORS,
         "DEMO_STUDENT": options.DEMO_STUDENTS,

@@ -59,25 +59,33 @@ check_together() {
   fi
 }
 
-launch() { # OVERRIDE...
-  local device dry_run line
-  device=$(device_for "$@")
+# Runs `python -m opdvr ARGUMENT...` in this process's place, in an environment that serves DEVICE;
+# DRY_RUN=1 prints the command on one line instead, and sets nothing up.
+run_opdvr() { # DEVICE ARGUMENT...
+  local device=$1 dry_run line
+  shift
   dry_run=$(as_bool DRY_RUN "${DRY_RUN:-False}")
-  OVERRIDES=("platform=$device")
-  add_task "$device" "$@"
-  add_knobs
-  check_together
   if [[ $dry_run == True ]]; then
     PYTHON=$(active_python) || PYTHON=$(venv_dir)/bin/python
   else
     find_python "$device"
   fi
-  local command=(env "PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m opdvr train)
-  command+=("${OVERRIDES[@]}" "$@")
+  local command=(env "PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}" "$PYTHON" -m opdvr "$@")
   if [[ $dry_run == True ]]; then
     printf -v line '%q ' "${command[@]}"
     echo "${line% }"
     return
   fi
   exec "${command[@]}"
+}
+
+launch() { # OVERRIDE...
+  local device
+  device=$(device_for "$@")
+  as_bool DRY_RUN "${DRY_RUN:-False}" >/dev/null
+  OVERRIDES=("platform=$device")
+  add_task "$device" "$@"
+  add_knobs
+  check_together
+  run_opdvr "$device" train "${OVERRIDES[@]}" "$@"
 }

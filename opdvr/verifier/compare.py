@@ -15,17 +15,18 @@ from opdvr.verifier.forms import (
     read_form,
 )
 from opdvr.verifier.leaves import Leaf, decide_leaves
-
-# What stands left of "=" in x = 5, f(x) = 2x, m_{\max} = 3, \angle ABC = 90, |AB| = 5, (x, y) = …
-_NAME = re.compile(
-    r"(?:\\(?:angle|triangle|deg|min|max|lim|inf|sup)(?![A-Za-z])\s*)?"
-    r"(?:[A-Za-z]{1,3}|\\[a-z]+|\\(?:text|overline|vec|hat|bar|mathbb|mathcal)\s*\{[^{}]*\}"
-    r"|\|[A-Z]{2}\|)'*"
-    r"(?:\s*_\s*(?:\w|\{[^{}]*\}|\\[a-z]+))?\s*(?:\^\{?(?:\\ast|\*|')\}?)?'*"
-    r"(?:\s*\(\s*[A-Za-z0-9,\s\\]*\))?"
+from opdvr.verifier.naming import (
+    ABOUT,
+    EQUAL,
+    IN,
+    by_name,
+    is_name,
+    renamed,
+    same_name,
+    spread_name,
+    value_of,
 )
-_CALL = re.compile(r"(?P<function>[A-Za-z]\w?)\s*\(\s*(?P<argument>[a-z])\s*\)")
-_EQUAL, _ABOUT, _IN = "=", "~", "in"
+
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 # Named sets, as far as answers use them.
@@ -81,8 +82,8 @@ def equal_answers(gold: str, answer: str, judge: Judge) -> bool:
     """Whether two tidied answers are equal; the judge's errors pass through."""
     if Leaf(gold).key == Leaf(answer).key:
         return True
-    gold_form, answer_form = read_form(gold), read_form(answer)
-    if equal_forms(gold_form, answer_form, judge):
+    gold_form, answer_form = _single(read_form(gold)), _single(read_form(answer))
+    if equal_forms(gold_form, _without_domain(gold_form, answer_form), judge):
         return True
     # 100,200 may be a number with its thousands apart, or a list of two.
     lists = as_list(gold) or gold_form, as_list(answer) or answer_form
@@ -91,11 +92,28 @@ def equal_answers(gold: str, answer: str, judge: Judge) -> bool:
     )
 
 
+def _single(form: Form) -> Form:
+    """The answer of a set that holds but one value: {0} for 0, not {{0}} and not {emptyset}."""
+    if isinstance(form, Items) and len(form.items) == 1 and not _is_named_set(form.items[0]):
+        return form if isinstance(form.items[0], Items) else form.items[0]
+    return form
+
+
+def _without_domain(gold: Form, answer: Form) -> Form:
+    """An answer without what it adds on where it holds: ``f(x) = x, x \\in \\mathbb{R}``."""
+    if isinstance(gold, Items) or not isinstance(answer, Items) or answer.braces:
+        return answer
+    domains = [
+        isinstance(item, Relation) and set(item.signs) <= {IN, "!="} for item in answer.items
+    ]
+    return answer.items[0] if not domains[0] and all(domains[1:]) else answer
+
+
 def equal_forms(gold: Form, answer: Form, judge: Judge) -> bool:
     """Whether two answers are equal: sets and lists in any order, all else in theirs."""
-    if gold == answer:
+    if gold == answer and not _joined_otherwise(gold, answer):
         return True
-    gold, answer = _single(gold), _single(answer)
+    gold, answer = by_name(gold, answer)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return judge.leaf(gold, answer)
     if isinstance(gold, Relation) or isinstance(answer, Relation):
@@ -105,7 +123,7 @@ def equal_forms(gold: Form, answer: Form, judge: Judge) -> bool:
     if isinstance(gold, Bracketed) and isinstance(answer, Bracketed):
         return _same_brackets(gold, answer) and _in_order(gold.items, answer.items, judge)
     if isinstance(gold, Items) and isinstance(answer, Items):
-        return _equal_items(gold, answer, judge)
+        return not _joined_otherwise(gold, answer) and _equal_items(gold, answer, judge)
     if (
         isinstance(gold, Union)
         and isinstance(answer, Union)
@@ -114,14 +132,26 @@ def equal_forms(gold: Form, answer: Form, judge: Judge) -> bool:
         return True
     if any(isinstance(form, Union) or _is_named_set(form) for form in (gold, answer)):
         return judge.sets(gold, answer)
+    if any(_are_inequalities(form) for form in (gold, answer)):
+        return judge.sets(gold, answer)
     return _list_as_tuple(gold, answer, judge)
 
 
-def _single(form: Form) -> Form:
-    """The answer of a set or list that holds but one."""
-    if isinstance(form, Items) and len(form.items) == 1:
-        return form.items[0]
-    return form
+def _are_inequalities(form: Form) -> bool:
+    return isinstance(form, Items) and all(
+        isinstance(item, Relation) and set(item.signs) <= _INEQUALITIES for item in form.items
+    )
+
+
+def _joined_otherwise(gold: Form, answer: Form) -> bool:
+    """x < 1 or x > 5 is not x < 1 and x > 5; elsewhere only the signs of logic differ."""
+    joints = [form.joint for form in (gold, answer) if isinstance(form, Items)]
+    meanings = {joint.removeprefix("l") for joint in joints}
+    if meanings == {"and", "or"} and {"land", "lor"} & set(joints):
+        return True
+    if not (_are_inequalities(gold) and _are_inequalities(answer)):
+        return False
+    return meanings == {"and", "or"}
 
 
 def _is_named_set(form: Form) -> bool:
@@ -149,62 +179,21 @@ def _matched(gold: tuple[Form, ...], answer: tuple[Form, ...], judge: Judge) -> 
 
 
 def _same_brackets(gold: Bracketed, answer: Bracketed) -> bool:
-    """With two entries the brackets tell an interval's ends; with more they only enclose."""
+    """With two entries the brackets tell an interval's ends; with more they enclose, but match."""
     if len(gold.items) != 2 or len(answer.items) != 2:
-        return True
+        return all((form.opening == "(") == (form.closing == ")") for form in (gold, answer))
     return (gold.opening, gold.closing) == (answer.opening, answer.closing)
 
 
 def _equal_items(gold: Items, answer: Items, judge: Judge) -> bool:
-    gold_items, answer_items = _spread_name(gold.items), _spread_name(answer.items)
+    gold_items, answer_items = spread_name(gold.items), spread_name(answer.items)
     if gold.braces and answer.braces:  # a set holds each element once
         gold_items, answer_items = _distinct(gold_items), _distinct(answer_items)
-    named = [_names(items) for items in (gold_items, answer_items)]
-    if (named[0] is None) != (named[1] is None):
-        # x = 1, y = 2 against 1, 2: without the names only the order tells which is which.
-        names = named[0] or named[1]
-        if len(set(names)) > 1:
-            return _in_order(gold_items, answer_items, judge)
     return _matched(gold_items, answer_items, judge)
 
 
 def _distinct(items: tuple[Form, ...]) -> tuple[Form, ...]:
     return tuple(dict.fromkeys(items))
-
-
-def _spread_name(items: tuple[Form, ...]) -> tuple[Form, ...]:
-    """``x = 1, 2`` names x once for both."""
-    first = items[0]
-    if isinstance(first, Relation) and not any(isinstance(item, Relation) for item in items[1:]):
-        value = _value(first)
-        if value is not None:
-            return (value, *items[1:])
-    return items
-
-
-def _names(items: tuple[Form, ...]) -> list[str] | None:
-    """What each item assigns to, or None unless all are assignments."""
-    if not all(isinstance(item, Relation) and _value(item) is not None for item in items):
-        return None
-    return [item.operands[0].key if isinstance(item.operands[0], Leaf) else "" for item in items]
-
-
-def _value(relation: Relation) -> Form | None:
-    """The value in ``x = 5``, ``x \\in [1, 2]``, ``f(x) = 2x`` or ``\\frac13 \\approx 0.333``."""
-    if not set(relation.signs) <= {_EQUAL, _ABOUT, _IN}:
-        return None
-    operands = list(relation.operands)
-    if _ABOUT in relation.signs:
-        operands = operands[: relation.signs.index(_ABOUT) + 1]
-    while len(operands) > 1 and _is_name(operands[0]):
-        operands = operands[1:]
-    return operands[0] if len(operands) == 1 else None
-
-
-def _is_name(form: Form) -> bool:
-    if isinstance(form, Bracketed):
-        return all(_is_name(item) for item in form.items)
-    return isinstance(form, Leaf) and _NAME.fullmatch(form.text) is not None
 
 
 def _equal_relations(gold: Form, answer: Form, judge: Judge) -> bool:
@@ -213,49 +202,36 @@ def _equal_relations(gold: Form, answer: Form, judge: Judge) -> bool:
         return _relation_and_value(relation, other, relation is gold, judge)
     if gold.whole.key == answer.whole.key:
         return True
-    if gold.signs == answer.signs == (_EQUAL,):
-        answer = _renamed(gold, answer)
-        if _same_name(gold.operands[0], answer.operands[0]):
+    if gold.signs == answer.signs == (EQUAL,):
+        answer = renamed(gold, answer)
+        if same_name(gold.operands[0], answer.operands[0]):
             return equal_forms(gold.operands[1], answer.operands[1], judge)
-    if _ABOUT in gold.signs or _ABOUT in answer.signs:
-        values = _value(gold), _value(answer)
+    if ABOUT in gold.signs or ABOUT in answer.signs:
+        if gold.signs == answer.signs:
+            return _in_order(gold.operands, answer.operands, judge)
+        values = value_of(gold), value_of(answer)
         return None not in values and equal_forms(*values, judge)
-    if gold.signs == answer.signs == (_IN,):
-        same = _same_name(gold.operands[0], answer.operands[0])
+    if gold.signs == answer.signs == (IN,):
+        same = same_name(gold.operands[0], answer.operands[0])
         return same and equal_forms(gold.operands[1], answer.operands[1], judge)
-    if all(set(form.signs) <= _INEQUALITIES | {_IN} for form in (gold, answer)):
+    if all(set(form.signs) <= _INEQUALITIES | {IN} for form in (gold, answer)):
         if _in_same_direction(gold, answer, judge):
             return True
         return judge.sets(gold, answer)
     return judge.relation(gold, answer)
 
 
-def _same_name(gold: Form, answer: Form) -> bool:
-    return _is_name(gold) and isinstance(answer, type(gold)) and gold == answer
-
-
-def _renamed(gold: Relation, answer: Relation) -> Relation:
-    """f(n) = 2n is f(x) = 2x: the argument's name is free."""
-    calls = []
-    for relation in (gold, answer):
-        left = relation.operands[0]
-        calls.append(_CALL.fullmatch(left.text) if isinstance(left, Leaf) else None)
-    if not all(calls) or calls[0]["argument"] == calls[1]["argument"]:
-        return answer
-    name = re.compile(rf"(?<![A-Za-z\\]){calls[1]['argument']}(?![A-Za-z])")
-    renamed = read_form(name.sub(calls[0]["argument"], answer.whole.text))
-    return renamed if isinstance(renamed, Relation) else answer
-
-
 def _relation_and_value(
     relation: Relation, other: Form, relation_is_gold: bool, judge: Judge
 ) -> bool:
-    value = _value(relation)
+    value = value_of(relation)
     if value is None:
         shapes = (Bracketed, Union)
         inequality = bool(set(relation.signs) & _INEQUALITIES)
-        if inequality and (isinstance(other, shapes) or _is_named_set(other)):
-            return judge.sets(relation, other)
+        if inequality and (
+            isinstance(other, shapes) or _is_named_set(other) or _are_inequalities(other)
+        ):
+            return judge.sets(*((relation, other) if relation_is_gold else (other, relation)))
         return _all_equal(relation, other, relation_is_gold, judge)
     if equal_forms(*((value, other) if relation_is_gold else (other, value)), judge):
         return True
@@ -264,7 +240,7 @@ def _relation_and_value(
     decimal = isinstance(other, Leaf) and other.literal is not None and other.literal.measured
     return (
         not relation_is_gold
-        and _ABOUT in relation.signs
+        and ABOUT in relation.signs
         and decimal
         and (equal_forms(other, rounded, judge))
     )
@@ -272,11 +248,13 @@ def _relation_and_value(
 
 def _all_equal(relation: Relation, other: Form, relation_is_gold: bool, judge: Judge) -> bool:
     """2 + 3 = 5: every side that is no name has to have the other answer's value."""
-    if set(relation.signs) != {_EQUAL}:
+    if set(relation.signs) != {EQUAL}:
         return False
-    sides = [operand for operand in relation.operands if not _is_name(operand)]
+    sides = [operand for operand in relation.operands if not is_name(operand)]
     pairs = [(side, other) if relation_is_gold else (other, side) for side in sides]
-    return bool(pairs) and all(equal_forms(*pair, judge) for pair in pairs)
+    if not pairs or is_name(relation.operands[-1]):
+        return False
+    return all(equal_forms(*pair, judge) for pair in pairs)
 
 
 def _in_same_direction(gold: Relation, answer: Relation, judge: Judge) -> bool:

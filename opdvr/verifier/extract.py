@@ -7,6 +7,7 @@ import re
 # Two at most: a run of a million backslashes must not be read from each of its places.
 _TOKENS = re.compile(r"\\{1,2}boxed(?![A-Za-z])\s*\{|\\.|[{}]", re.DOTALL)
 
+_SOMETHING = re.compile(r"\s*\S")
 # A box, whole or cut off, with something in it.
 _A_BOX = re.compile(r"\\boxed\s*(?:\{\s*[^\s}]|[^\s{A-Za-z])")
 # \boxed 5, \boxed\frac12, \boxed x: TeX takes one token, and models mean the whole number.
@@ -62,7 +63,7 @@ def extract_answer(solution_str: str, answer_forms: str = BOXED) -> str:
 
 
 def _boxed(solution_str: str) -> str:
-    answer, answer_end = "", -1
+    start, end, answer_end = 0, 0, -1
     open_braces: list[int | None] = []  # content start of an open box, None for any other brace
     for token in _TOKENS.finditer(solution_str):
         text = token.group()
@@ -71,11 +72,12 @@ def _boxed(solution_str: str) -> str:
         elif text == "}":
             content_start = open_braces.pop() if open_braces else None
             if content_start is not None:
-                content = solution_str[content_start : token.start()].strip()
-                if content:
-                    answer, answer_end = content, token.end()
+                # Blank for an empty box; slicing each of many nested ones would be quadratic.
+                if _SOMETHING.match(solution_str, content_start, token.start()):
+                    start, end, answer_end = content_start, token.start(), token.end()
         elif text.endswith("{") and len(text) > 2:
             open_braces.append(token.end())
+    answer = solution_str[start:end].strip()
     for bare in _UNBRACED.finditer(solution_str, max(answer_end, 0)):
         answer = bare.group("answer").rstrip(".,")
     return answer

@@ -3,19 +3,23 @@ relation. Read from tidied LaTeX by its brackets alone; what the values are is l
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from opdvr.verifier.leaves import Leaf, read_leaf
-from opdvr.verifier.literals import parse_literal
 
 
 @dataclass(frozen=True)
 class Items:
-    """Several answers without order: ``1, -2`` or, with braces, ``\\{1, -2\\}``."""
+    """Several answers without order: ``1, -2`` or, with braces, ``\\{1, -2\\}``.
+
+    `joint` is "and" or "or" where a word joins them, which matters between inequalities, and
+    "land" or "lor" for the signs of logic.
+    """
 
     items: tuple["Form", ...]
     braces: bool = False
+    joint: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ _OPEN = {"{", "(", "[", r"\{"}
 _CLOSE = {"}", ")", "]", r"\}"}
 _SIGNS = {
     "=": "=", "<": "<", ">": ">", r"\lt": "<", r"\gt": ">", r"\le": "<=", r"\ge": ">=",
-    r"\ne": "!=", r"\in": "in", r"\approx": "~", r"\sim": "~", r"\simeq": "~", r"\equiv": "==",
+    r"\ne": "!=", r"\in": "in", r"\approx": "~", r"\sim": "sim", r"\simeq": "simeq",
+    r"\equiv": "==", r"\cong": "cong",
     r"\to": "to", r"\mapsto": "to", r"\Rightarrow": "to", r"\implies": "to",
 }  # fmt: skip
 _JOINT = re.compile(
-    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
-    r"|\\l?or(?![A-Za-z])|\\vee(?![A-Za-z]))\s*"
+    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?P<text>and|or)\s*,?\s*\}"
+    r"|(?<![A-Za-z\\])(?P<bare>and|or)(?![A-Za-z])|\\(?P<sign>lor|vee|land|wedge)(?![A-Za-z]))\s*"
 )
 _MATRIX = re.compile(
     r"\\begin\s*\{(?P<kind>[pbB]?(?:small)?matrix|array)\}(?:\s*\{[clr|@ ]*\})?(?P<body>.*)"
@@ -78,6 +83,8 @@ _MATRIX = re.compile(
 _ROWS = re.compile(
     r"\\begin\s*\{(?P<kind>cases|aligned|gathered)\}(?P<body>.*)\\end\s*\{(?P=kind)\}", re.DOTALL
 )
+# 1 & n even: what follows the mark is no sign, so that the row is a case and no equation.
+_CONDITIONS = re.compile(r"\\text|&\s*(?![=<>\\&\s])|\\(?:if|in)(?![A-Za-z])")
 _ROW_END = re.compile(r"\\\\(?:\[[^\]]*\])?|\\cr(?![A-Za-z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 _CONDITION = re.compile(r"\\(?:mid|colon|vert)(?![A-Za-z])|[|:]")
@@ -97,46 +104,56 @@ def as_list(text: str) -> Form | None:
 
 
 def _read(text: str, depth: int) -> Form:
-    if depth == 0 or parse_literal(text) is not None:
+    if depth == 0 or read_leaf(text).literal is not None:
         return read_leaf(text)
     environment = _read_environment(text, depth)
     if environment is not None:
         return environment
-    text = _JOINT.sub(" , ", text) if not text.startswith("\\text") else _join_after_text(text)
-    parts = [part.strip() for part in _split(text, {",", ";"})]
-    parts = [part for part in parts if part]
-    if len(parts) > 1:
-        return Items(_expand(parts, depth))
+    start = text.find("}") + 1 if text.startswith("\\text") else 0  # a list may begin with words
+    joint = _JOINT.search(text, start)
+    text = text[:start] + _JOINT.sub(" , ", text[start:])
+    for separator in (";", ","):
+        parts = [part.strip() for part in _split(text, {separator})]
+        parts = [part for part in parts if part]
+        if len(parts) > 1:
+            return Items(_expand(parts, depth), joint=_joint_word(joint))
     text = parts[0] if parts else text
+    if _PLUS_MINUS.search(text) and text[0] in "([" and not _several_signs(text):
+        return Items(_expand([text], depth))
     for read in (_read_union, _read_relation, _read_brackets):
         form = read(text, depth)
         if form is not None:
             return form
-    both = _expand([text], depth)
-    return both[0] if len(both) == 1 else Items(both)
+    if _PLUS_MINUS.search(text) and not text.startswith((r"\{", "(", "[")):
+        return Items(_expand([text], depth))
+    return read_leaf(text)
 
 
-def _join_after_text(text: str) -> str:
-    """Joints of a list whose first answer is itself in \\text{}."""
-    end = text.find("}") + 1
-    return text[:end] + _JOINT.sub(" , ", text[end:])
+def _joint_word(joint: re.Match | None) -> str:
+    if joint is None:
+        return ""
+    return {"vee": "lor", "wedge": "land"}.get(joint["sign"]) or joint[joint.lastgroup]
 
 
 def _expand(parts: list[str], depth: int) -> tuple[Form, ...]:
     """Forms of the parts, ``a \\pm b`` as two of them."""
     forms: list[Form] = []
     for part in parts:
-        if _PLUS_MINUS.search(part) and not re.match(r"[\[(]|\\\{", part):
+        in_brackets = re.match(r"[\[(]|\\\{", part) is not None
+        if _PLUS_MINUS.search(part) and not (in_brackets and _several_signs(part)):
             name, equals, value = part.rpartition("=")
             for plus, minus in (("+", "-"), ("-", "+")):
                 side = re.sub(r"\\pm(?![A-Za-z])", plus, value)
                 side = re.sub(r"\\mp(?![A-Za-z])", minus, side)
                 forms.append(_read((name + equals + side).strip(), depth - 1))
-        elif len(parts) > 1:
-            forms.append(_read(part, depth - 1))
         else:
-            forms.append(read_leaf(part))
+            forms.append(_read(part, depth - 1))
     return tuple(forms)
+
+
+def _several_signs(part: str) -> bool:
+    """(\\pm 1, \\pm 2) may be two points or four; a set says itself what belongs to it."""
+    return len(_PLUS_MINUS.findall(part)) > 1 or part.startswith(r"\{")
 
 
 def _read_environment(text: str, depth: int) -> Form | None:
@@ -149,7 +166,7 @@ def _read_environment(text: str, depth: int) -> Form | None:
         if match["transposed"] and len({len(row) for row in entries}) == 1:
             entries = list(zip(*entries, strict=True))
         return Matrix(tuple(entries), Leaf(text))
-    if match := _ROWS.fullmatch(inner):
+    if (match := _ROWS.fullmatch(inner)) and not _CONDITIONS.search(match["body"]):
         rows = [row.replace("&", "").strip(" ,.;") for row in _ROW_END.split(match["body"])]
         forms = _expand([row for row in rows if row], depth)
         return Items(forms) if len(forms) > 1 else forms[0] if forms else None
@@ -183,14 +200,29 @@ def _read_brackets(text: str, depth: int) -> Form | None:
             return None
         if opening == r"\{":
             if _CONDITION.search(inner):
-                return None
+                return _read_condition(inner, depth)
             return Items(_expand(parts, depth), braces=True)
         if len(parts) > 1:
             items = tuple(_read(part, depth - 1) for part in parts)
+            if opening == "[" and all(part.startswith("[") and _one_pair(part) for part in parts):
+                return Matrix(tuple(_row(item) for item in items), Leaf(text))
             return Bracketed(opening, items, closing)
         if (opening, closing) == ("(", ")") and not _CONDITION.search(inner):
             return _read(inner, depth - 1)
     return None
+
+
+def _row(form: Form) -> tuple[Form, ...]:
+    return form.items if isinstance(form, Bracketed) else (form,)
+
+
+def _read_condition(inner: str, depth: int) -> Form | None:
+    """``x : x > 1`` and ``x \\in \\mathbb{R} \\mid x > 1`` by their condition, else None."""
+    head, _, condition = _CONDITION.sub("\0", inner, count=1).partition("\0")
+    if not re.fullmatch(r"\s*[a-zA-Z]\s*(?:\\in\s*\\math(?:bb|bf)\s*\{?\s*R\s*\}?\s*)?", head):
+        return None
+    form = _read(condition.strip(), depth - 1)
+    return form if isinstance(form, Relation) else None
 
 
 def _one_pair(text: str) -> bool:

@@ -6,6 +6,7 @@ import re
 
 from opdvr.verifier.extract import extract_answer
 
+MAX_GOLD_CHARS = 10_000
 # What str() leaves behind when a missing value went through text; no benchmark has such an answer.
 _MISSING = {"None", "nan", "NaN", "null", "NULL", "<NA>", "NaT"}
 _QUOTED_LIST = re.compile(r"\[\s*(?P<quote>['\"]).*(?P=quote)\s*,?\s*\]", re.DOTALL)
@@ -65,25 +66,29 @@ def _clean(text: str) -> str:
     return text
 
 
-def _flatten(ground_truth: object) -> list[str]:
+def _flatten(ground_truth: object, depth: int = 2) -> list[str]:
     # numpy scalars and arrays turn into Python's own types, without an import of numpy here.
     if hasattr(ground_truth, "tolist"):
         ground_truth = ground_truth.tolist()
     if isinstance(ground_truth, list | tuple | set):
         if not ground_truth:
             raise ValueError("empty list")
-        return [text for item in ground_truth for text in _flatten(item)]
+        if depth == 0:
+            raise ValueError("a list of lists of lists")
+        return [text for item in ground_truth for text in _flatten(item, depth - 1)]
     if ground_truth is None:
         raise ValueError("missing (None)")
     if isinstance(ground_truth, float) and not math.isfinite(ground_truth):
         raise ValueError(f"not a number ({ground_truth})")
     if not isinstance(ground_truth, str | int | float):
         raise ValueError(f"a {type(ground_truth).__name__}, not text, a number or a list of them")
-    text = str(ground_truth)
+    text = ground_truth if isinstance(ground_truth, str) else repr(ground_truth)
+    if len(text) > MAX_GOLD_CHARS:
+        raise ValueError(f"{len(text)} characters long (at most {MAX_GOLD_CHARS})")
     if _QUOTED_LIST.fullmatch(text.strip()):
         try:
-            return _flatten(ast.literal_eval(text.strip()))
-        except SyntaxError:
+            return _flatten(ast.literal_eval(text.strip()), depth - 1)
+        except (SyntaxError, MemoryError, RecursionError):  # all three for text that is no list
             return [text]
     return [text]
 

@@ -6,10 +6,9 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 
 from opdvr.verifier.literals import Literal, literals_equal, parse_literal
-from opdvr.verifier.units import split_unit, units_differ
+from opdvr.verifier.units import split_letters, split_unit, units_differ
 
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:%|percent)\s*\}|\bpercent\b)\s*$")
-_CURRENCY = re.compile(r"^\s*(?:[€£¥]|\\(?:euro|pounds)(?![A-Za-z]))|[€£¥]\s*$")
 _KEY_REWRITES = [
     (re.compile(r"\\text\s*\{([^{}]*)\}"), r"\1"),
     (re.compile(r"([_^])\s*\{\s*(\w)\s*\}"), r"\1\2"),
@@ -33,8 +32,15 @@ _CHOICE = re.compile(
     r"(?P<rest>.*)",
     re.DOTALL,
 )
+# What a parser would read past: its texts are equal or the answers are not.
+_OPAQUE = re.compile(
+    r"\\(?:nabla|l?dots|cdots|forall|exists|angle|triangle|sim|cong|perp|parallel|otimes|oplus"
+    r"|times(?=\s*[A-Z])|to|mapsto|begin\s*\{cases)(?![A-Za-z])"
+    r"|\\\{.*(?:\\mid|:|\|)|(?:^|[^\w^}])\d+ \d|\.\.\.|\d'"
+)
+_ARTICLE = re.compile(r"^(?:an?|the|it ?is) ?(?=\w{3})", re.IGNORECASE)
 _BASED = re.compile(r"(?P<digits>[\dA-Za-z]+)\s*_\s*\{?\s*(?P<base>\d{1,2})\s*\}?")
-_RATIO = re.compile(r"(\d+)\s*:\s*(\d+)")
+_RATIO = re.compile(r"\d{1,18}(?:\s*:\s*\d{1,18})+")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 
 
@@ -60,7 +66,7 @@ class Leaf:
     @cached_property
     def key(self) -> str:
         """Text for comparing as a string: equal keys are equal answers."""
-        key = self.text
+        key = re.sub(r"\\mid(?![A-Za-z])|\|", ":", self.text)
         for pattern, replacement in _KEY_REWRITES:
             key = pattern.sub(replacement, key)
         return key.strip().removeprefix("+")
@@ -72,6 +78,8 @@ class Leaf:
         if not _PHRASE.fullmatch(bare):
             return False
         words = re.findall(r"[A-Za-z]+", bare)
+        if re.fullmatch(r"[A-Z]{3,}", bare):  # HTH, BDCADABB: an order, no product
+            return True
         if re.search(r"(?<!\w)-|-(?!\w)", bare) and all(len(word) < _MIN_WORD for word in words):
             return False
         longest = max(words, key=len)
@@ -80,6 +88,11 @@ class Leaf:
             or (len(longest) >= _MIN_WORD and longest not in _FUNCTION_NAMES)
             or bare.casefold() in _SHORT_WORDS
         )
+
+    @cached_property
+    def is_opaque(self) -> bool:
+        """Symbolic mathematics has no meaning for it, or would drop a part of it."""
+        return _OPAQUE.search(self.text) is not None
 
     @cached_property
     def choice(self) -> tuple[str, str, bool] | None:
@@ -94,8 +107,8 @@ class Leaf:
 
 @lru_cache(maxsize=8192)
 def read_leaf(text: str) -> Leaf:
-    """Set percent mark, currency and unit aside."""
-    text = _CURRENCY.sub("", text).strip()
+    """Set percent mark and unit aside."""
+    text = text.strip()
     percent = _PERCENT.search(text)
     if percent:
         text = text[: percent.start()].strip()
@@ -112,10 +125,10 @@ def decide_leaves(gold: Leaf, answer: Leaf) -> bool | None:
     """
     if units_differ(gold.unit, answer.unit):
         return False
-    if gold.key == answer.key:
+    if gold.key == answer.key and (gold.percent == answer.percent or gold.literal is None):
         return True
     words = gold.is_words or answer.is_words
-    if words and gold.key.casefold() == answer.key.casefold():
+    if words and _same_words(gold, answer):
         return True
     if not re.search(r"[^\W_]", answer.text):
         return False
@@ -124,16 +137,29 @@ def decide_leaves(gold: Leaf, answer: Leaf) -> bool | None:
         return choice
     if gold.literal is not None and answer.literal is not None:
         return _same_number(gold, answer)
+    if gold.literal is not None and (split := split_letters(answer.text)):
+        return decide_leaves(gold, Leaf(split[0], split[1], answer.percent))
     for decide in (_same_base, _same_ratio):
         verdict = decide(gold.text, answer.text)
         if verdict is not None:
             return verdict
     # Words have no value that another spelling could share, and here their texts differ.
-    return False if words else None
+    return False if words or gold.is_opaque or answer.is_opaque else None
+
+
+def _same_words(gold: Leaf, answer: Leaf) -> bool:
+    """The same but for case and article; Yes also with a sentence behind it."""
+    one, other = (_ARTICLE.sub("", leaf.key).casefold() for leaf in (gold, answer))
+    if one in ("yes", "no", "true", "false"):
+        other = re.split(r"[,.;:]", other, maxsplit=1)[0].strip()
+    return one == other
 
 
 def _same_number(gold: Leaf, answer: Leaf) -> bool:
-    if literals_equal(gold.literal, answer.literal):
+    # 0.5 is not 0.5%: only a gold of at least 1 can be meant in per cent without saying so.
+    small = gold.literal.value is not None and abs(gold.literal.value) < 1
+    bare = not (answer.percent and not gold.percent and small)
+    if bare and literals_equal(gold.literal, answer.literal):
         return True
     # 25% is 25 where the question asks for a percentage, and 0.25 everywhere.
     if gold.percent == answer.percent:
@@ -175,13 +201,18 @@ def _same_ratio(gold: str, answer: str) -> bool | None:
         return None
     if any(_CLOCK.fullmatch(text) for text in (gold, answer)):
         return False
-    values = []
+    terms = []
     for text in (gold, answer):
-        match = _RATIO.fullmatch(text)
-        if match is not None and int(match[2]):
-            values.append(Fraction(int(match[1]), int(match[2])))
-        elif (literal := parse_literal(text)) is not None and literal.value is not None:
-            values.append(literal.value)
+        literal = parse_literal(text)
+        if _RATIO.fullmatch(text):
+            terms.append([Fraction(part) for part in text.split(":")])
+        elif literal is not None and literal.value is not None:
+            terms.append([literal.value, Fraction(1)])
         else:
-            return None
-    return values[0] == values[1]
+            return False
+    one, other = terms
+    return (
+        len(one) == len(other)
+        and all(a * other[0] == b * one[0] for a, b in zip(one, other, strict=True))
+        and any(one) == any(other)
+    )

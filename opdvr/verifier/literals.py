@@ -27,8 +27,21 @@ _FRACTION = re.compile(
 )
 _REPEATING = re.compile(
     r"(?P<sign>[-+]?)\s*(?P<whole>\d*)\.(?P<fixed>\d*)"
-    r"\\(?:overline|bar|dot)\s*\{?\s*(?P<period>\d+)\s*\}?"
+    r"(?:\\(?:overline|bar|dot)\s*\{?\s*(?P<period>\d+)\s*\}?|\((?P<round>\d+)\))"
 )
+_NUMBER_WORDS = {
+    word: value
+    for value, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+        "fifteen sixteen seventeen eighteen nineteen twenty".split()
+    )
+}
+_MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9,
+              "trillion": 10**12, "dozen": 12}  # fmt: skip
+_MULTIPLIED = re.compile(
+    rf"(?P<number>.+?)\s*(?:\\text\s*\{{\s*)?(?P<multiple>{'|'.join(_MULTIPLES)})\s*\}}?", re.DOTALL
+)
+_WORD = re.compile(r"(?:\\text\s*\{\s*)?(?P<word>[A-Za-z]{3,9})\s*\}?")
 _SLASH = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)\s+)?(?P<top>{_DIGITS})\s*/\s*(?P<bottom>{_DIGITS})"
 )
@@ -76,7 +89,7 @@ def _integer(digits: str) -> int:
 
 def _repeating(match: re.Match) -> Literal:
     """0.1\\overline{6} is (16 - 1) / 90: an exact value, not a measured one."""
-    fixed, period = match["fixed"], match["period"]
+    fixed, period = match["fixed"], match["period"] or match["round"]
     whole = Fraction(int((match["whole"] or "0") + fixed), 10 ** len(fixed))
     value = whole + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
     return Literal(-value if match["sign"] == "-" else value, None, measured=False)
@@ -110,6 +123,18 @@ def parse_literal(text: str) -> Literal | None:
     if match := _SLASH.fullmatch(text):
         top, bottom = (Fraction(_canonical("", match[name])) for name in ("top", "bottom"))
         return _ratio(match["sign"], top, bottom, int(match["whole"] or 0))
+    return _in_words(text)
+
+
+def _in_words(text: str) -> Literal | None:
+    """``two`` and ``1.5 \\text{ million}``."""
+    if (match := _WORD.fullmatch(text)) and match["word"].lower() in _NUMBER_WORDS:
+        return _plain_literal("", str(_NUMBER_WORDS[match["word"].lower()]))
+    if match := _MULTIPLIED.fullmatch(text):
+        number = parse_literal(match["number"])
+        if number is not None and number.value is not None:
+            value = number.value * _MULTIPLES[match["multiple"]]
+            return Literal(value, None, number.measured and value.denominator > 1)
     return None
 
 

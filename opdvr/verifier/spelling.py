@@ -1,6 +1,7 @@
 """Bring the many spellings of one LaTeX answer to one, without changing what it says."""
 
 import re
+import unicodedata
 
 _UNICODE = str.maketrans(
     {
@@ -12,11 +13,10 @@ _UNICODE = str.maketrans(
         "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
         "≡": r"\equiv ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
         "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
-        "ℂ": r"\mathbb{C}", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
-        "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅕": r"\frac{1}{5}", "⅙": r"\frac{1}{6}",
-        "⅛": r"\frac{1}{8}", "⁄": "/", "∕": "/", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"',
+        "ℂ": r"\mathbb{C}", "⁄": "/", "∕": "/", "′": "'", "’": "'", "‘": "'", "“": '"', "”": '"',
         "，": ",", "、": ",", "；": ";", "：": ":", "（": "(", "）": ")", "［": "[", "］": "]",
         "｛": "{", "｝": "}", "％": r"\%", "。": ".", "⟨": "(", "⟩": ")",
+        "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
         "π": r"\pi ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ",
         "δ": r"\delta ", "λ": r"\lambda ", "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ",
         "ω": r"\omega ", "\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2007": " ", "\u200a": " ",
@@ -25,6 +25,11 @@ _UNICODE = str.maketrans(
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad")
     | {chr(code): None for code in range(32) if chr(code) not in "\t\n\r"}
     | {chr(0xFF10 + digit): str(digit) for digit in range(10)}
+    | {
+        sign: rf"\frac{{{top}}}{{{bottom}}}"
+        for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒"
+        for top, bottom in [unicodedata.normalize("NFKC", sign).split("\u2044")]
+    }
 )  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -33,19 +38,31 @@ _FUNCTIONS = (
     "|ln|log|exp|gcd|lcm|max|min|det"
 )
 
+_MONEY = {"€": "euros", "£": "pounds", "¥": "yen"}
+_START = r"=|\\approx|\\therefore|\\implies|\\(?:Long)?[Rr]ightarrow|\\to|\\because"
+
 # In order: each line may rely on the ones before it.
 _REWRITES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
         # Dress: sizes, colours, invisible spacing, fonts, delimiters of mathematics.
-        (r"^\s*\*\*(.*)\*\*\s*$", r"\1"),
-        (r"`", ""),
+        (r"^\s*(\*{1,3})(.*)\1\s*$", r"\2"),
+        (r"`|\\#|\\checkmark(?![A-Za-z])|\\\\\s*$", ""),
+        # Thousands: 12\,345, 12{,}345, 12~345, 12\text{,}345.
+        (r"(?<=\d)\s*(?:\\text\s*)?\{\s*,\s*\}\s*(?=\d{3}(?!\d))", ""),
+        (r"(?<=\d)(?:\\[,;: ]|~)\s*(?=\d{3}(?!\d))", ""),
+        (r"\\text\s*\{\s*(\\\$\s*[\d.,]+)\s*\}", r"\1"),
+        # Money: \$36 is 36 dollars. A plain $ only delimits mathematics.
+        (r"\\\$\s*(-?[\d.,]+(?:\\?[,!]\s*\d{3})*|\\frac\{[^{}]*\}\{[^{}]*\})(?!\s*\\text)",
+         r"\1\\text{ dollars}"),
+        (r"([€£¥])\s*([\d.,]+)", lambda m: rf"{m[2]}\text{{ {_MONEY[m[1]]}}}"),
         (r"(?<=\d)\s*,\s*\\!\s*(?=\d{3}(?!\d))", ""),
         (r"(?<!\\)\\[$!]|\$|\\(?:display|text|script)style(?![A-Za-z])", ""),
         (r"(?<!\\)\\[()]|^\s*\\\[|(?<!\\)\\\]\s*$", ""),
         (r"\\{1,2}(?:boxed|fbox|framebox)(?![A-Za-z])", ""),
         (r"\\(?:[hv]space\*?|phantom|color|label|tag)\s*\{[^{}]*\}", ""),
-        (r"\\textcolor\s*\{[^{}]*\}|\\(?:bf|it|rm|large|Large|LARGE|huge|limits)(?![A-Za-z])", ""),
+        (r"\\(?:textcolor|colorbox)\s*\{[^{}]*\}|\\(?:bf|it|rm|large|Large|LARGE|huge|limits)(?![A-Za-z])",
+         ""),
         (r"\\(?:left|right)\s*\.", ""),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
         (r"\\(?:l|big)?langle(?![A-Za-z])|\\lparen(?![A-Za-z])", "("),
@@ -57,32 +74,56 @@ _REWRITES = [
         (r"\\[lr]vert(?![A-Za-z])", "|"),
         (r"\\(?:[dtc]|nice|x|s)frac(?![A-Za-z])", r"\\frac"),
         (r"\\(?:thin|med|thick|neg|neg?thin)space(?![A-Za-z])", r"\\,"),
-        # Thousands: 12\,345, 12{,}345, 12~345, 12\text{,}345.
-        (r"(?<=\d)\s*(?:\\text\s*)?\{\s*,\s*\}\s*(?=\d{3}(?!\d))", ""),
-        (r"(?<=\d)(?:\\[,;: ]|~)\s*(?=\d{3}(?!\d))", ""),
-        (r"\{\s*([,:])\s*\}", r"\1"),
+        (r"(?<!\\text)\{\s*([,:])\s*\}", r"\1"),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![A-Za-z])", " "),
         (r"\\(?:text(?:bf|it|rm|normal|up|sf|tt|sc)|[mh]box|mathrm|operatorname\*?)\s*\{",
          r"\\text{"),
         (r"\\(?:math(?:bf|it|sf|tt|normal)|boldsymbol|bm|underline|ensuremath|emph)\s*\{([^{}]*)\}",
          r"\1"),
         # Names of functions, upright e, i and d, numbers, lists of letters: no \text needed.
-        (rf"\\text\s*\{{\s*({_FUNCTIONS})\s*\}}", r"\\\1 "),
-        (r"\\text\s*\{\s*([eid]|[-+]?[\d.,]+|[A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\}", r"\1"),
+        (rf"\\text\s*\{{\s*({_FUNCTIONS})\s*\}}(?=\s*[({{_\\^\[A-Za-z])", r"\\\1 "),
+        (r"\\text\s*\{\s*([eid:]|[-+]?[\d.,]+)\s*\}", r"\1"),
+        (r"\\text\s*\{\s*([A-Z](?:\s*,\s*(?:and\s+)?[A-Z])+)\s*\}", r"\1"),
+        (r"\\text\s*\{\s*([apAP])\.?\s*[mM]\.?\s*\}", lambda m: rf"\text{{{m[1].lower()}m}}"),
+        (r"\\text\s*\{([^{}^]*)\^\s*\{(-?\d)\}", r"\\text{\1^\2"),
         (r"^\s*\\text\s*\{\s*([A-Za-z])\s*\}\s*$", r"\1"),
         (r"\\Bbb(?![A-Za-z])", r"\\mathbb"),
+        (r"(?:\\text\s*\{\s*|^\s*)(?:[Tt]he\s+set\s+of\s+)?[Aa]ll\s+real(?:s|\s+numbers?)\s*(?:\}|$)",
+         r"\\mathbb{R}"),
+        (r"(?:\\text\s*\{\s*|^\s*)(?:[Tt]he\s+)?[Ee]mpty\s+set\s*(?:\}|$)", r"\\emptyset "),
+        (r"\\mathbb\s*\{?R\}?\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\mathbb{R}\\setminus "),
+        # One spelling for what has several.
+        (r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}", r"\\binom{\1}{\2}"),
+        (r"\\log\s*_\s*\{?\s*e\s*\}?(?![A-Za-z])", r"\\ln "),
+        (r"\\(max|min|gcd|lcm)\s*\\\{([^{}]*)\\\}", r"\\\1(\2)"),
+        (r"\(?\s*\\(?:pmod|bmod|mod|text\s*\{\s*mod\s*\})\s*\{?\s*(\w+)\s*\}?\s*\)?",
+         r" \\pmod{\1}"),
+        (r"\\colon(?![A-Za-z])|(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)", ":"),
+        (r"\(\s*(\w+)\s*\)\s*_", r"\1_"),
+        (r"(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", ""),
+        # What follows an answer as a remark.
+        (r"(?<=\S)\s*,?\s*\(?\s*\\text\s*\{\s*\(?"
+         r"(?:since|because|where|for\s+(?:all|every|any|each))\b.*$",
+         ""),
+        (r"(?<=\S)\s*,?\s*\\forall(?![A-Za-z]).*$", ""),
         (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset "),
-        (r"\\infin(?![A-Za-z])", r"\\infty"),
+        (r"\\infin(?![A-Za-z])|(?:\\text\s*\{\s*|^\s*)infinity\s*(?:\}|$)", r"\\infty"),
         (r"\\(le|ge)q(?:slant)?(?![A-Za-z])", r"\\\1 "),
         (r"\\neq(?![A-Za-z])|\\not\s*=|!=", r"\\ne "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
-        # 336^\circ: the mark is a unit here.
+        # 336^\circ: the mark is a unit behind a value, and nothing inside one.
+        (r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z]))\s*"
+         r"(?=$|[,;)\]=<>.]|\\[}\]]|\\text|\\(?:le|ge|cup|approx|pm)(?![A-Za-z]))",
+          r"\\text{ degrees}"),
         (r"\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])", ""),
-        # \text{The answer is } 5, Answer: 5, = 5
+        # \text{The answer is } 5, \text{Answer: 5}, Answer: 5, = 5
+        (r"^\s*\\text\s*\{\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?:\s(?:is|are)\b|:)\s*([^{}]+?)"
+         r"[\s.]*\}", r"\1"),
         (r"^\s*\\text\s*\{[^{}]*\b(?:is|are|equals|=|:)\s*:?\s*\}\s*:?\s*(?=\S)", ""),
         (r"^\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?:\s(?:is|are)\b|:|=)\s*:?\s*(?=\S)", ""),
-        (r"^\s*=\s*(?=\S)", ""),
+        (rf"^\s*(?:(?:{_START})\s*)+(?=[^A-Za-z\s])", ""),
+        (rf"^\s*(?:(?:{_START})\s+)+(?=\S)|^\s*=\s*(?=\S)", ""),
         # numpy and plain text as programs print them.
         (r"(?<![A-Za-z\\])(?:np|math)\.(pi|sqrt|exp|log|a?r?c?(?:sin|cos|tan))(?![A-Za-z])",
          r"\\\1 "),

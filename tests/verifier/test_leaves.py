@@ -86,7 +86,7 @@ def test_same(gold, answer):
         ("Yes", "No"),
         ("No", "5"),
         ("5", "?"),
-        ("5", r"\text{five}"),
+        ("5", r"\text{fifteen}"),
         (r"\frac{1}{2}", "0.51"),
         ("5", "9" * 1500),
     ],

@@ -1,0 +1,155 @@
+"""Two evaluations of the same problems: is the difference more than chance?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opdvr.eval import statistics
+from opdvr.eval.jsonl import read_lines
+from opdvr.eval.results import MEAN
+from opdvr.eval.scoring import PROBLEMS, RESULTS_JSON
+
+# Settings that should agree for the comparison to be about the models alone.
+_SAME = ("n", "temperature", "top-p", "max-tokens", "thinking")
+_QUESTION_CHARS = 70
+
+
+def compare_folders(before: Path, after: Path) -> dict[str, Any]:
+    """Differences of avg@n, `after` minus `before`, over problems that both have (by key).
+
+    Returns:
+        before, after (names of the models); unpaired (problems only one of them has); differing
+        (settings that are not the same); rows: by benchmark and over benchmarks the two averages,
+        their difference with its 95 % interval (paired bootstrap over problems) and a two-sided p;
+        problems: every pair with its difference, the largest gain first.
+
+    Raises:
+        ValueError: a folder is not scored yet, or no problem is in both.
+    """
+    results = [_results(folder) for folder in (before, after)]
+    one, other = ({line["key"]: line for line in _problems(f)} for f in (before, after))
+    both = [key for key in one if key in other]
+    if not both:
+        raise ValueError(
+            f"{before} and {after} have no problem in common; compare evaluations of one data file"
+        )
+    pairs = [_pair(one[key], other[key]) for key in both]
+    names = list(dict.fromkeys(pair["data_source"] for pair in pairs))
+    values = {
+        name: np.array([(p["before"], p["after"]) for p in pairs if p["data_source"] == name])
+        for name in names
+    }
+    rows = {name: _row(values[name]) for name in names}
+    rows[MEAN] = _mean_row(list(values.values()))
+    return {
+        "before": {"folder": str(before), "model": results[0]["model"]},
+        "after": {"folder": str(after), "model": results[1]["model"]},
+        "unpaired": {"before": len(one) - len(both), "after": len(other) - len(both)},
+        "differing": {
+            name: [result["settings"][name] for result in results]
+            for name in _SAME
+            if results[0]["settings"][name] != results[1]["settings"][name]
+        },
+        "rows": rows,
+        "problems": sorted(pairs, key=lambda pair: -pair["difference"]),
+    }
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    path = folder / RESULTS_JSON
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {RESULTS_JSON}; finish its evaluation first")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _problems(folder: Path) -> list[dict[str, Any]]:
+    return [line for _, line in read_lines(folder / PROBLEMS)]
+
+
+def _pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "key": one["key"],
+        "data_source": one["data_source"],
+        "before": one["avg"],
+        "after": other["avg"],
+        "difference": other["avg"] - one["avg"],
+        "question": one["question"],
+        "gold": one["gold"],
+    }
+
+
+def _row(values: np.ndarray) -> dict[str, Any]:
+    """One benchmark's line; values [P, 2], before and after."""
+    differences = values[:, 1] - values[:, 0]
+    drawn = statistics.bootstrap_means(differences)
+    return _figures(len(values), *values.mean(axis=0), drawn)
+
+
+def _mean_row(values: list[np.ndarray]) -> dict[str, Any]:
+    before, after = np.mean([v.mean(axis=0) for v in values], axis=0)
+    drawn = statistics.bootstrap_of_benchmarks([v[:, 1] - v[:, 0] for v in values])
+    return _figures(sum(map(len, values)), before, after, drawn)
+
+
+def _figures(problems: int, before: float, after: float, drawn: np.ndarray) -> dict[str, Any]:
+    return {
+        "problems": problems,
+        "before": float(before),
+        "after": float(after),
+        "difference": float(after - before),
+        "difference_95": statistics.interval(drawn),
+        "p": statistics.two_sided_p(drawn),
+    }
+
+
+def render(found: dict[str, Any], show: int, as_json: bool = False) -> str:
+    """What `compare_folders` found, for a person or as JSON."""
+    if as_json:
+        return json.dumps(found, indent=2, ensure_ascii=False)
+    lines = [
+        f"A: {found['before']['model']} ({found['before']['folder']})",
+        f"B: {found['after']['model']} ({found['after']['folder']})",
+    ]
+    left_out = found["unpaired"]
+    if any(left_out.values()):
+        lines.append(
+            f"not in both, left out: {left_out['before']} problems of A, {left_out['after']} of B"
+        )
+    for name, (one, other) in found["differing"].items():
+        lines.append(f"not sampled alike: {name} is {one} in A and {other} in B")
+    lines += ["", *_table(found["rows"]), ""]
+    gains = [p for p in found["problems"] if p["difference"] > 0]
+    losses = [p for p in found["problems"] if p["difference"] < 0][::-1]
+    equal = len(found["problems"]) - len(gains) - len(losses)
+    lines.append(f"problems: {len(gains)} better, {len(losses)} worse, {equal} the same")
+    for title, pairs in (("largest gains", gains[:show]), ("largest losses", losses[:show])):
+        if pairs:
+            lines += ["", f"{title}:", *map(_pair_line, pairs)]
+    return "\n".join(lines)
+
+
+def _table(rows: dict[str, dict[str, Any]]) -> list[str]:
+    shown = {name: row for name, row in rows.items() if name != MEAN or len(rows) > 2}
+    width = max(len("benchmark"), *map(len, shown))
+    lines = [
+        f"| {'benchmark':<{width}} | problems |      A |      B |  B - A | 95 %             |"
+        "      p |",
+        f"| {'-' * width} | -------- | ------ | ------ | ------ | ---------------- | ------ |",
+    ]
+    for name, row in shown.items():
+        low, high = row["difference_95"]
+        lines.append(
+            f"| {name:<{width}} | {row['problems']:>8,} | {row['before']:6.3f} | "
+            f"{row['after']:6.3f} | {row['difference']:+6.3f} | {low:+.3f} to {high:+.3f} | "
+            f"{row['p']:6.4f} |"
+        )
+    return lines
+
+
+def _pair_line(pair: dict[str, Any]) -> str:
+    question = " ".join(pair["question"].split())[:_QUESTION_CHARS]
+    return f"  {pair['before']:.3f} -> {pair['after']:.3f}  {pair['key']}  {question}"

@@ -1,0 +1,221 @@
+"""From samples to verdicts: the trainer's verifier on each completion, one row a sample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from opdvr.eval.problems import Problem
+from opdvr.eval.samples import Sample
+from opdvr.eval.statistics import NO_VOTE, distinct_4gram
+from opdvr.verifier import compute_scores, extract_answer
+from opdvr.verifier.custom import OWN
+from opdvr.verifier.custom import load_verifier as load_function
+from opdvr.verifier.extract import ANSWER_FORMS
+
+# Strictly above counts as correct, as training's default correctness_threshold.
+CORRECT_ABOVE = 0.0
+# Completions verified between two progress reports.
+_ROWS_AT_ONCE = 512
+# Words, numbers and single signs: the pieces of which 4-grams are made.
+_PIECES = re.compile(r"\w+|[^\w\s]")
+_UPRIGHT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_DRESS = re.compile(r"\s+|\$|\\left(?![a-z])|\\right(?![a-z])|\\[!,;: ]|~")
+
+Verifier = Callable[[Sequence[Problem], Sequence[str]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who decides what is right.
+
+    Attributes:
+        verifier: ``module:function`` or ``file.py:function``; the project's own by default.
+        answer_forms: what our own reads as an answer: "boxed", or "any".
+    """
+
+    verifier: str = OWN
+    answer_forms: str = ANSWER_FORMS[0]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the project's verifier decides."""
+        return self.verifier == OWN
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One sample's verdict, a line of scored.jsonl.
+
+    Attributes:
+        key: the problem's.
+        sample: 0 to n - 1.
+        data_source: the problem's benchmark.
+        score: as the verifier gave it.
+        acc: the verifier's acc, or its score where it gives none; what avg@n averages.
+        correct: score above 0.
+        pred: the answer, as the verifier read it; None from a verifier that names none.
+        no_box: the text has no complete box.
+        truncated: cut at the longest response.
+        tokens: length, the end token included.
+        distinct_4gram: share of 4-grams that are distinct; None for a text of fewer than 4 pieces.
+    """
+
+    key: str
+    sample: int
+    data_source: str
+    score: float
+    acc: float
+    correct: bool
+    pred: str | None
+    no_box: bool
+    truncated: bool
+    tokens: int
+    distinct_4gram: float | None
+
+
+def load_verifier(rules: Rules) -> Verifier:
+    """The project's verifier, or a user's function under verl's custom-reward contract.
+
+    Raises:
+        ValueError: the function cannot be found, or has answer forms and is not ours.
+    """
+    if rules.is_own:
+        return lambda problems, texts: compute_scores(
+            [p.data_source for p in problems],
+            texts,
+            [p.gold for p in problems],
+            answer_forms=rules.answer_forms,
+        )
+    if rules.answer_forms != ANSWER_FORMS[0]:
+        raise ValueError("--answer-forms is for the project's own verifier, not for --verifier")
+    try:
+        function = load_function(rules.verifier)
+    except (ValueError, ImportError) as reason:
+        raise ValueError(f"--verifier: {reason}") from None
+
+    def verify(problems: Sequence[Problem], texts: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            as_verdict(
+                function(
+                    data_source=problem.data_source,
+                    solution_str=text,
+                    ground_truth=problem.gold,
+                    extra_info=problem.extra_info,
+                )
+            )
+            for problem, text in zip(problems, texts, strict=True)
+        ]
+
+    return verify
+
+
+def as_verdict(verdict: dict[str, Any] | float) -> dict[str, Any]:
+    """A number or a dict with `score` as score, acc and pred, as the trainer completes it."""
+    if not isinstance(verdict, dict):
+        verdict = {"score": float(verdict)}
+    score = float(verdict["score"])
+    return {"score": score, "acc": float(verdict.get("acc", score)), "pred": verdict.get("pred")}
+
+
+def grade(
+    problems: Sequence[Problem], samples: Sequence[Sample], verifier: Verifier
+) -> Iterator[list[Scored]]:
+    """Verdicts of all samples in the order of problems and sample indices, some at a time."""
+    by_key = {problem.key: (place, problem) for place, problem in enumerate(problems)}
+    ordered = sorted(samples, key=lambda sample: (by_key[sample.key][0], sample.sample))
+    for start in range(0, len(ordered), _ROWS_AT_ONCE):
+        rows = ordered[start : start + _ROWS_AT_ONCE]
+        verdicts = verifier([by_key[row.key][1] for row in rows], [row.text for row in rows])
+        yield [_scored(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
+
+
+def _scored(sample: Sample, verdict: dict[str, Any]) -> Scored:
+    pred = verdict["pred"]
+    return Scored(
+        key=sample.key,
+        sample=sample.sample,
+        data_source=sample.data_source,
+        score=float(verdict["score"]),
+        acc=float(verdict["acc"]),
+        correct=verdict["score"] > CORRECT_ABOVE,
+        pred=None if pred is None else str(pred),
+        no_box=not extract_answer(sample.text),
+        truncated=sample.finish == "length",
+        tokens=sample.tokens,
+        distinct_4gram=distinct_4gram(_PIECES.findall(sample.text)),
+    )
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One data source's verdicts as arrays [P problems, n samples].
+
+    `votes` holds equal numbers for equal answers of a problem and NO_VOTE for none; it is None
+    where the verifier names no answers. `distinct` has nan for texts too short for a 4-gram.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    acc: np.ndarray
+    correct: np.ndarray
+    votes: np.ndarray | None
+    tokens: np.ndarray
+    truncated: np.ndarray
+    no_box: np.ndarray
+    distinct: np.ndarray
+
+
+def as_benchmarks(scored: Sequence[Scored], n: int) -> list[Benchmark]:
+    """Arrays by data source, in the order in which they first come.
+
+    Args:
+        scored: n consecutive verdicts a problem, as `grade` yields them.
+        n: samples a problem.
+    """
+    sources = dict.fromkeys(row.data_source for row in scored)
+    return [_benchmark(name, [r for r in scored if r.data_source == name], n) for name in sources]
+
+
+def _benchmark(name: str, rows: list[Scored], n: int) -> Benchmark:
+    def array(values: list[Any], kind: type) -> np.ndarray:
+        return np.array(values, dtype=kind).reshape(-1, n)
+
+    named = all(row.pred is not None for row in rows)
+    distinct = [np.nan if r.distinct_4gram is None else r.distinct_4gram for r in rows]
+    return Benchmark(
+        name=name,
+        keys=tuple(row.key for row in rows[::n]),
+        acc=array([row.acc for row in rows], float),
+        correct=array([row.correct for row in rows], bool),
+        votes=array(_votes([row.pred for row in rows]), int) if named else None,
+        tokens=array([row.tokens for row in rows], float),
+        truncated=array([row.truncated for row in rows], bool),
+        no_box=array([row.no_box for row in rows], bool),
+        distinct=array(distinct, float),
+    )
+
+
+def spelling(answer: str) -> str:
+    """An answer without what only dresses it: spaces, dollars, sizes of brackets and fractions,
+    upright text, a full stop. Answers vote together if this is the same; 1/2 and 0.5 do not.
+    """
+    text = _UPRIGHT.sub(r"\1", answer)
+    return _DRESS.sub("", _FRACTION.sub(r"\\frac", text)).rstrip(".,;").lower()
+
+
+def _votes(answers: list[str]) -> list[int]:
+    """A number for each answer, the same for those of one spelling."""
+    numbers: dict[str, int] = {}
+    votes = []
+    for answer in answers:
+        if not answer.strip():
+            votes.append(NO_VOTE)
+            continue
+        votes.append(numbers.setdefault(spelling(answer), len(numbers)))
+    return votes

@@ -110,7 +110,8 @@ def _heavy_mathematics() -> list[str]:
     towers = [r"9^{9^{9^{9}}}", "9^9^9^9", r"10^{10^{10}}", r"2^{2^{2^{2^{2^{2}}}}}", "9^{9^{9}}",
               r"(10^{100})^{10^{7}}", r"10^{(5^{5^{5^{5}}} \cdot \log_{10} 5 - 4)}", r"2^{2^{35}}",
               r"10^{9999999999}", r"3 \uparrow\uparrow 9", r"x^{x^{x^{x^{x}}}}", r"0^{-9^{9^{9}}}",
-              r"e^{e^{e^{e^{e^{e}}}}}", r"(-1)^{10^{10^{10}}}", r"\sqrt[9^{9^9}]{2}", "7777777^{7777777}",
+              r"e^{e^{e^{e^{e^{e}}}}}", r"(-1)^{10^{10^{10}}}", r"\sqrt[9^{9^9}]{2}",
+              "7777777^{7777777}",
               r"\frac{1}{9^{9^{9}}}", r"9^{9^{9}} \bmod 7", r"\log(9^{9^{9^9}})"]  # fmt: skip
     counting = [r"(10^7)!", "99999999!", "((9!)!)!", r"\binom{10^7}{5 \cdot 10^6}", r"9!!!!!!!!!!",
                 r"\binom{10^{100}}{10^{50}}", r"\gamma(10^{100})", r"\zeta(10^{50}+0.5)",
@@ -126,7 +127,8 @@ def _heavy_mathematics() -> list[str]:
                r"x^{99}+x^{98}+7x+3=0", r"x^7 - x^3 + 9 > 0", r"\sin(\cos(\sin(\cos(\sin(x^9)))))",
                r"\begin{pmatrix}" + r"1&2&3&4&5&6&7&8&9\\" * 40 + r"\end{pmatrix}",
                r"\begin{vmatrix}" + r"a&b&c&d&e&f&g&h\\" * 8 + r"\end{vmatrix}^{99}",
-               "x^{1000}" * 50, "+".join(f"x^{{{k}}}" for k in range(250)), "-".join("abcdefgh" * 30),
+               "x^{1000}" * 50, "+".join(f"x^{{{k}}}" for k in range(250)),
+               "-".join("abcdefgh" * 30),
                r"|x-|x-|x-|x-|x-1|||||<3", r"\lfloor \lfloor 10^{100} \pi \rfloor e^{100} \rfloor",
                "0.(" * 50 + "3" + ")" * 50, r"\frac{1}{3}\approx" * 90 + "0.3"]  # fmt: skip
     return towers + counting + sums + algebra
@@ -135,7 +137,8 @@ def _heavy_mathematics() -> list[str]:
 def _nesting() -> list[str]:
     pairs = [("{", "}"), ("(", ")"), ("[", "]"), (r"\{", r"\}"), (r"\left(", r"\right)"),
              (r"\frac{1}{", "}"), (r"\sqrt{", "}"), (r"\text{", "}"), (r"\boxed{", "}"),
-             ("x^{", "}"), ("|", "|"), (r"\begin{pmatrix}", r"\end{pmatrix}"), ("(1,", ")")]  # fmt: skip
+             ("x^{", "}"), ("|", "|"), (r"\begin{pmatrix}", r"\end{pmatrix}"), ("(1,",
+             ")")]  # fmt: skip
     deep = [opening * 100 + "6" + closing * 100 for opening, closing in pairs]
     too_deep = [opening * 20_000 + "6" + closing * 20_000 for opening, closing in pairs[:6]]
     return [
@@ -149,7 +152,8 @@ def _nesting() -> list[str]:
 
 
 def _bulk() -> list[str]:
-    return ["{" * 10 * MEGABYTE, "}" * 10 * MEGABYTE, r"\boxed{" * MEGABYTE, "9" * 1900, "\\" * MEGABYTE,
+    return ["{" * 10 * MEGABYTE, "}" * 10 * MEGABYTE, r"\boxed{" * MEGABYTE, "9" * 1900,
+            "\\" * MEGABYTE,
             "9" * 10 * MEGABYTE, "x=" * 900, "1," * 900, "6 " * 900, r"\text{a}" * 250, "$" * 1900,
             "1/" * 900 + "1", "(1,2)," * 300, "a or " * 300 + "b", r"\pm" * 600, r"1\cup " * 250,
             "10^" * 600 + "2", "_" * 1900, "^" * 1900, r"\," * 900, "1 " * 900 + "cm", "<" * 1900,
@@ -157,14 +161,16 @@ def _bulk() -> list[str]:
 
 
 def _characters() -> list[str]:
-    return ["\x00" * 100 + "6", "\x1b[31m6\x1b[0m", "6\x07\x08", "\u202e6", "\ud800", "6\udfff", "\uffff",
+    return ["\x00" * 100 + "6", "\x1b[31m6\x1b[0m", "6\x07\x08", "\u202e6", "\ud800",
+            "6\udfff", "\uffff",
             "\u200b" * 500 + "6", "٣", "五", "𝟔", "𝔵𝔵𝔵", "é" * 500, "🎲" * 300, "%s%s%n", "6\r\n\t\v",
             "\ufeff6", "a\u0300" * 400, "½" * 300, "²" * 300]  # fmt: skip
 
 
 def _code(witness: str) -> list[str]:
     make = f"open('{witness}','w')"
-    return [f"__import__('os').system('touch {witness}')", make, f"exec({make!r})", f"eval({make!r})",
+    return [f"__import__('os').system('touch {witness}')", make, f"exec({make!r})",
+            f"eval({make!r})",
             rf"\text{{__import__('os').system('touch {witness}')}}", "().__class__.__bases__[0]",
             "x.__class__.__mro__", r"\mathrm{lambda: 1}", f"lambda x: {make}", f"$({make})$",
             f"np.load('{witness}')", "globals()", "sympy.sympify('1')", "Symbol('x').__init__",

@@ -161,7 +161,8 @@ def _bulk() -> list[str]:
 
 
 def _characters() -> list[str]:
-    return ["\x00" * 100 + "6", "\x1b[31m6\x1b[0m", "6\x07\x08", "\u202e6", "\ud800", "6\udfff", "\uffff",
+    return ["\x00" * 100 + "6", "\x1b[31m6\x1b[0m", "6\x07\x08", "\u202e6", "\ud800",
+            "6\udfff", "\uffff",
             "\u200b" * 500 + "6", "٣", "五", "𝟔", "𝔵𝔵𝔵", "é" * 500, "🎲" * 300, "%s%s%n",
             "6\r\n\t\v",
             "\ufeff6", "a\u0300" * 400, "½" * 300, "²" * 300]  # fmt: skip

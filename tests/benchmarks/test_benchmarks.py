@@ -86,6 +86,23 @@ def test_step_quick(tmp_path):
         assert all(result["value"] > 0 for result in phases)
 
 
+@pytest.mark.slow
+def test_verifier_quick(tmp_path):
+    results = run_quick("verifier", tmp_path)
+    # 60 rows of each case, every second one right
+    assert {r["value"] for r in find(results, "judged right by ours")} == {0.5}
+    assert all(r["value"] > 0 for r in find(results, "verdicts"))
+
+
+@pytest.mark.slow
+def test_hostile_quick(tmp_path):
+    results = {result["metric"]: result["value"] for result in run_quick("hostile", tmp_path)}
+    assert results["answers"] > 15
+    assert results["code executed"] == 0
+    # 0.3 s a verdict, half a second's grace, and a worker's start on a loaded machine
+    assert results["slowest verdict"] < 10.0
+
+
 def test_ratio_is_the_median_over_rounds_of_peer_over_ours():
     ours = [{"total": 1.0, "CPU": 1.0}, {"total": 2.0, "CPU": 1.0}, {"total": 4.0, "CPU": 1.0}]
     peer = [{"total": 4.0, "CPU": 3.0}, {"total": 2.0, "CPU": 3.0}, {"total": 4.0, "CPU": 3.0}]

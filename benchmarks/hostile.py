@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> list[Result]:
         with worker_memory() as peak:
             seconds = [judge(answer) for answer in answers]
         results = [
-            Result("all", "answers", len(answers), ""),
+            Result("all", "answers", float(len(answers)), ""),
             Result("all", "slowest verdict", max(seconds), "s"),
-            Result("all", "over a tenth of a second", sum(s > 0.1 for s in seconds), ""),
-            Result("all", "timeouts", counters()["timeout"], ""),
-            Result("all", "errors", counters()["error"], ""),
+            Result("all", "over a tenth of a second", float(sum(s > 0.1 for s in seconds)), ""),
+            Result("all", "timeouts", float(counters()["timeout"]), ""),
+            Result("all", "errors", float(counters()["error"]), ""),
             Result("all", "code executed", float(witness.exists()), ""),
             Result("memory", "worker, peak resident", peak[0] / 2**20, "MiB"),
             Result("memory", "this process grew by", _peak_of_this_process() - before, "MiB"),

@@ -3,6 +3,7 @@ relation. Read from tidied LaTeX by its brackets alone; what the values are is l
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -237,25 +238,23 @@ def _one_pair(text: str) -> bool:
 
 def _split(text: str, separators: set[str]) -> list[str]:
     """Split at separators outside every bracket and environment."""
-    parts, start, depth = [], 0, 0
+    return _cut(text, separators)[0]
+
+
+def _split_signs(text: str) -> tuple[list[str], list[str]]:
+    """Split at the signs of a relation; the operands, and the signs between them."""
+    operands, signs = _cut(text, _SIGNS.keys())
+    return operands, [_SIGNS[sign] for sign in signs]
+
+
+def _cut(text: str, separators: Collection[str]) -> tuple[list[str], list[str]]:
+    parts, found, start, depth = [], [], 0, 0
     for token in _TOKENS.finditer(text):
         sign = token.group()
         depth += sign in _OPEN or sign.startswith(r"\begin")
         depth -= sign in _CLOSE or sign.startswith(r"\end")
         if depth == 0 and sign in separators:
             parts.append(text[start : token.start()])
+            found.append(sign)
             start = token.end()
-    return [*parts, text[start:]]
-
-
-def _split_signs(text: str) -> tuple[list[str], list[str]]:
-    operands, signs, start, depth = [], [], 0, 0
-    for token in _TOKENS.finditer(text):
-        sign = token.group()
-        depth += sign in _OPEN or sign.startswith(r"\begin")
-        depth -= sign in _CLOSE or sign.startswith(r"\end")
-        if depth == 0 and sign in _SIGNS:
-            operands.append(text[start : token.start()])
-            signs.append(_SIGNS[sign])
-            start = token.end()
-    return [*operands, text[start:]], signs
+    return [*parts, text[start:]], found

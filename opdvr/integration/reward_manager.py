@@ -11,7 +11,7 @@ from verl import DataProto
 from verl.workers.reward_manager.abstract import AbstractRewardManager
 
 from opdvr.verifier import compute_score as own_compute_score
-from opdvr.verifier import compute_scores
+from opdvr.verifier import compute_scores, counters
 
 VERDICT_KEYS = ("score", "acc", "pred")
 
@@ -95,3 +95,9 @@ def _complete(verdict: dict[str, Any] | float) -> dict[str, Any]:
         "acc": float(verdict.get("acc", score)),
         "pred": verdict.get("pred", ""),
     }
+
+
+def verifier_failures(area: str) -> dict[str, float]:
+    """Comparisons that ran out of time or failed since the last call, which counted as wrong."""
+    counts = counters(reset=True)
+    return {f"{area}/{name}": float(counts[name]) for name in ("timeout", "error")}

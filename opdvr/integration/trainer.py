@@ -18,9 +18,9 @@ from opdvr.integration import checkpoints, signal, validation
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.reward_manager import verifier_failures
 from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
-from opdvr.verifier import counters
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
 
@@ -202,8 +202,7 @@ class OpdvrTrainer(RayPPOTrainer):
         if parts is None:
             parts = [signal.trainer_side_sums(batch, facts, rewards, batch.batch["old_log_probs"])]
         real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
-        counts = counters(reset=True)
-        real |= {f"verifier/{name}": float(counts[name]) for name in ("timeout", "error")}
+        real |= verifier_failures("verifier")
         real["verifier/seconds"] = self.verifier_seconds
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
@@ -216,10 +215,12 @@ class OpdvrTrainer(RayPPOTrainer):
         """verl's; its reward-model rows (style "model") do not exist where the teacher is one."""
         enabled = self.config.reward_model.enable
         self.config.reward_model.enable = False
+        verifier_failures("")  # what came before is not validation's
         try:
-            return super()._validate()
+            metrics = super()._validate()
         finally:
             self.config.reward_model.enable = enabled
+        return metrics | verifier_failures("val-aux/verifier")
 
     # ---- checkpoints ------------------------------------------------------------------------
 

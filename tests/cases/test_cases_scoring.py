@@ -174,6 +174,7 @@ def validate(monkeypatch, style="rule"):
 def test_one_core_row_a_data_source_its_mean_over_prompts(monkeypatch):
     metrics = validate(monkeypatch)
     rows = {name: value for name, value in metrics.items() if name.endswith("/acc/mean@16")}
+    assert metrics["val-aux/verifier/timeout"] == metrics["val-aux/verifier/error"] == 0.0
     # AIME24: (4/16 + 8/16) / 2; Olympiad-Bench: (1 + 2 + 3 + 10) / 16 / 4; and so on.
     assert rows == pytest.approx(
         {

@@ -12,7 +12,7 @@ import numpy as np
 from opdvr.eval.problems import Problem
 from opdvr.eval.samples import Sample
 from opdvr.eval.statistics import NO_VOTE, distinct_4gram
-from opdvr.verifier import compute_scores, extract_answer
+from opdvr.verifier import answer_key, compute_scores, extract_answer
 from opdvr.verifier.custom import OWN
 from opdvr.verifier.custom import load_verifier as load_function
 from opdvr.verifier.extract import ANSWER_FORMS
@@ -23,9 +23,6 @@ CORRECT_ABOVE = 0.0
 _ROWS_AT_ONCE = 512
 # Words, numbers and single signs: the pieces of which 4-grams are made.
 _PIECES = re.compile(r"\w+|[^\w\s]")
-_UPRIGHT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
-_FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
-_DRESS = re.compile(r"\s+|\$|\\left(?![a-z])|\\right(?![a-z])|\\[!,;: ]|~")
 
 Verifier = Callable[[Sequence[Problem], Sequence[str]], list[dict[str, Any]]]
 
@@ -201,21 +198,13 @@ def _benchmark(name: str, rows: list[Scored], n: int) -> Benchmark:
     )
 
 
-def spelling(answer: str) -> str:
-    """An answer without what only dresses it: spaces, dollars, sizes of brackets and fractions,
-    upright text, a full stop. Answers vote together if this is the same; 1/2 and 0.5 do not.
-    """
-    text = _UPRIGHT.sub(r"\1", answer)
-    return _DRESS.sub("", _FRACTION.sub(r"\\frac", text)).rstrip(".,;").lower()
-
-
 def _votes(answers: list[str]) -> list[int]:
-    """A number for each answer, the same for those of one spelling."""
+    """A number for each answer, the same for spellings of one."""
     numbers: dict[str, int] = {}
     votes = []
     for answer in answers:
         if not answer.strip():
             votes.append(NO_VOTE)
             continue
-        votes.append(numbers.setdefault(spelling(answer), len(numbers)))
+        votes.append(numbers.setdefault(answer_key(answer), len(numbers)))
     return votes

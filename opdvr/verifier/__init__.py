@@ -7,9 +7,10 @@ form; how an answer is found and compared is this package's own business. See do
 from opdvr.verifier.extract import extract_answer
 from opdvr.verifier.gold import validate_gold
 from opdvr.verifier.pool import configure
-from opdvr.verifier.score import check_golds, compute_score, compute_scores, counters
+from opdvr.verifier.score import answer_key, check_golds, compute_score, compute_scores, counters
 
 __all__ = [
+    "answer_key",
     "check_golds",
     "compute_score",
     "compute_scores",

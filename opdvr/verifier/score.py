@@ -9,6 +9,7 @@ from functools import lru_cache
 from opdvr.verifier.compare import TextJudge, Undecided, equal_answers
 from opdvr.verifier.extract import BOXED, extract_answer
 from opdvr.verifier.gold import gold_answers, validate_gold
+from opdvr.verifier.leaves import read_leaf
 from opdvr.verifier.pool import VerifierError, VerifierTimeout, get_pool
 from opdvr.verifier.spelling import tidy
 
@@ -110,6 +111,19 @@ def _differs_from_itself(gold: object) -> str | None:
         if not verdict["acc"]:
             return f"not equal to itself: {answer[:60]!r}, read as {verdict['pred'][:60]!r}"
     return None
+
+
+def answer_key(answer: str) -> str:
+    """Text that is equal for spellings of one answer, for grouping answers: 1/2, 0.5 and
+    ``\\dfrac{1}{2}`` have one key. No symbolic mathematics: 2 sqrt 2 and sqrt 8 have two.
+    """
+    if len(answer) > MAX_ANSWER_CHARS:
+        return answer
+    leaf = read_leaf(tidy(answer))
+    if leaf.literal is not None:
+        value = leaf.literal.value
+        return leaf.literal.plain if value is None else f"{value}{'%' if leaf.percent else ''}"
+    return leaf.key.casefold() if leaf.is_words else leaf.key
 
 
 def counters(reset: bool = False) -> dict[str, int]:

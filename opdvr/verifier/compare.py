@@ -14,18 +14,20 @@ from opdvr.verifier.forms import (
     as_list,
     read_form,
 )
-from opdvr.verifier.leaves import Leaf, decide_leaves
+from opdvr.verifier.leaves import Leaf, decide_leaves, is_verdict
 from opdvr.verifier.naming import (
     ABOUT,
     EQUAL,
     IN,
     by_name,
+    is_call,
     is_name,
     renamed,
     same_name,
     spread_name,
     value_of,
 )
+from opdvr.verifier.spelling import without_remark
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 _INEQUALITIES = {"<", "<=", ">", ">=", "!="}
@@ -80,8 +82,14 @@ class TextJudge:
 
 def equal_answers(gold: str, answer: str, judge: Judge) -> bool:
     """Whether two tidied answers are equal; the judge's errors pass through."""
-    if Leaf(gold).key == Leaf(answer).key:
+    gold_leaf = Leaf(gold)
+    if is_verdict(gold_leaf):
+        return decide_leaves(gold_leaf, Leaf(answer)) is True
+    if gold_leaf.key == Leaf(answer).key:
         return True
+    bare = without_remark(gold), without_remark(answer)
+    if gold == bare[0] or answer == bare[1]:  # two remarks are compared as they are
+        gold, answer = bare
     gold_form, answer_form = _single(read_form(gold)), _single(read_form(answer))
     if equal_forms(gold_form, _without_domain(gold_form, answer_form), judge):
         return True
@@ -101,12 +109,19 @@ def _single(form: Form) -> Form:
 
 def _without_domain(gold: Form, answer: Form) -> Form:
     """An answer without what it adds on where it holds: ``f(x) = x, x \\in \\mathbb{R}``."""
-    if isinstance(gold, Items) or not isinstance(answer, Items) or answer.braces:
+    if not isinstance(answer, Items) or answer.braces or answer.joint.endswith("or"):
         return answer
-    domains = [
-        isinstance(item, Relation) and set(item.signs) <= {IN, "!="} for item in answer.items
-    ]
-    return answer.items[0] if not domains[0] and all(domains[1:]) else answer
+    function = isinstance(gold, Relation) and gold.signs == (EQUAL,) and is_call(gold.operands[0])
+    expression = isinstance(gold, Leaf) and gold.literal is None and not _is_named_set(gold)
+    if not (function or expression) or _is_domain(answer.items[0]):
+        return answer
+    return answer.items[0] if all(map(_is_domain, answer.items[1:])) else answer
+
+
+def _is_domain(form: Form) -> bool:
+    if not isinstance(form, Relation) or not set(form.signs) <= {IN, "!="}:
+        return False
+    return not isinstance(form.operands[-1], Items)
 
 
 def equal_forms(gold: Form, answer: Form, judge: Judge) -> bool:

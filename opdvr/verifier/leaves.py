@@ -15,6 +15,7 @@ _KEY_REWRITES = [
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
     (re.compile(r"\\sqrt\s*(\d)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<=\d)\s+(?=\d)"), "␣"),  # 1 2 is not 12
     # The space that ends a command's name is needed before a letter only.
     (re.compile(r"(?<=[A-Za-z])\s+(?=[A-Za-z])"), " "),
     (re.compile(r"(?<![A-Za-z])\s+|\s+(?![A-Za-z])"), ""),
@@ -28,17 +29,24 @@ _FUNCTION_NAMES = {"sinh", "cosh", "tanh", "coth", "sqrt", "arcsin", "arccos", "
 # (B), B), B., \text{(B)} 12: a choice, with or without its own text after it.
 _CHOICE = re.compile(
     r"(?:\\text\s*\{\s*)?(?:[Oo]ption|[Cc]hoice)?\s*"
-    r"(?:\(\s*(?P<round>[A-Ja-j])\s*\)|(?P<bare>[A-J])\s*(?:[).:]|\}?\s*$))\s*\}?\s*[.:]?"
-    r"(?P<rest>.*)",
+    r"(?:\(\s*(?P<round>[A-Ja-j])\s*\)|(?P<bare>[A-J])\s*(?:[).:]|(?=\}?\s*$)))"
+    r"(?:\s*\}\s*[.:]?|[.:]|(?=\s|$|\\text|\d))(?P<rest>.*)",
     re.DOTALL,
 )
+# Another choice, or a word that takes this one back.
+_NOT_THIS = re.compile(
+    r"\([A-Ja-j]\)|\b[A-J][).:]|\b(?:or|and|not|wrong|incorrect|false|never)\b|^\s*[A-Ja-j]\s*$"
+    r"|^\s*[\^_/+(&]"
+)
+_VERDICTS = ("yes", "no", "true", "false")
 # What a parser would read past: its texts are equal or the answers are not.
 _OPAQUE = re.compile(
     r"\\(?:nabla|l?dots|cdots|forall|exists|angle|triangle|sim|cong|perp|parallel|otimes|oplus"
     r"|times(?=\s*[A-Z])|to|mapsto|begin\s*\{cases)(?![A-Za-z])"
-    r"|\\\{.*(?:\\mid|:|\|)|(?:^|[^\w^}])\d+ \d|\.\.\.|\d'"
+    r"|\\\{.*(?:\\mid|:|\|)|(?:^|[^\w^}])\d+ \d|\.\.\.|[\d})\]]'+\s*$"
+    r"|(?<!_)(?<!_\{)\\text\s*\{"
 )
-_ARTICLE = re.compile(r"^(?:an?|the|it ?is) ?(?=\w{3})", re.IGNORECASE)
+_ARTICLE = re.compile(r"^(?:an?|the|it is) (?=\w{3})", re.IGNORECASE)
 _BASED = re.compile(r"(?P<digits>[\dA-Za-z]+)\s*_\s*\{?\s*(?P<base>\d{1,2})\s*\}?")
 _RATIO = re.compile(r"\d{1,18}(?:\s*:\s*\d{1,18})+")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
@@ -98,7 +106,7 @@ class Leaf:
     def choice(self) -> tuple[str, str, bool] | None:
         """(letter in upper case, the text after it, whether brackets or a stop marked it)."""
         match = _CHOICE.fullmatch(self.text)
-        if match is None:
+        if match is None or _NOT_THIS.search(match["rest"]):
             return None
         letter = match["round"] or match["bare"]
         rest = _TEXT.sub(r"\1", match["rest"]).strip(" .:")
@@ -123,7 +131,7 @@ def decide_leaves(gold: Leaf, answer: Leaf) -> bool | None:
         True or False where the text settles it (same text, words, two numbers, two known units,
         letters of a choice), None where only the symbolic path can tell.
     """
-    if units_differ(gold.unit, answer.unit):
+    if units_differ(gold.unit, answer.unit) or _marks_differ(gold, answer):
         return False
     if gold.key == answer.key and (gold.percent == answer.percent or gold.literal is None):
         return True
@@ -147,12 +155,30 @@ def decide_leaves(gold: Leaf, answer: Leaf) -> bool | None:
     return False if words or gold.is_opaque or answer.is_opaque else None
 
 
+def is_verdict(leaf: Leaf) -> bool:
+    """Yes, no, true or false."""
+    return leaf.key.casefold() in _VERDICTS
+
+
 def _same_words(gold: Leaf, answer: Leaf) -> bool:
-    """The same but for case and article; Yes also with a sentence behind it."""
+    """The same but for case and article; Yes also with a sentence behind it that agrees."""
     one, other = (_ARTICLE.sub("", leaf.key).casefold() for leaf in (gold, answer))
-    if one in ("yes", "no", "true", "false"):
-        other = re.split(r"[,.;:]", other, maxsplit=1)[0].strip()
-    return one == other
+    if one in _VERDICTS:
+        other, *rest = re.split(r"[,.;:]", other, maxsplit=1)
+        against = {*_VERDICTS, "not", "or"} - {one} - ({"not", "no"} if one == "no" else set())
+        if rest and against & set(re.findall(r"[a-z]+", rest[0])):
+            return False
+    return one == other.strip()
+
+
+def _marks_differ(gold: Leaf, answer: Leaf) -> bool:
+    """90 per cent is not 90 degrees, and pi/3 degrees is not pi/3."""
+    for one, other in ((gold, answer), (answer, gold)):
+        if one.percent and other.unit and not other.percent:
+            return True
+        if one.unit == "degrees" and not other.unit and "\\pi" in one.text:
+            return True
+    return False
 
 
 def _same_number(gold: Leaf, answer: Leaf) -> bool:

@@ -46,7 +46,14 @@ def _without_label(form: Form, other: Form) -> Form:
 
 
 def _as_tuple(named: dict[str, Form]) -> Bracketed:
-    return Bracketed("(", tuple(named[name] for name in sorted(named)), ")")
+    """In the order of x, y, z; of other names, as r and theta, in the order they are written."""
+    names = sorted(named) if all(re.fullmatch("[A-Za-z]", name) for name in named) else named
+    return Bracketed("(", tuple(named[name] for name in names), ")")
+
+
+def is_call(form: Form) -> bool:
+    """f(x)."""
+    return isinstance(form, Leaf) and _CALL.fullmatch(form.text) is not None
 
 
 def _named_values(form: Form) -> dict[str, Form] | None:

@@ -39,6 +39,8 @@ _FUNCTIONS = (
 )
 
 _MONEY = {"€": "euros", "£": "pounds", "¥": "yen"}
+# Words with which an opening does not say what the answer is.
+_CHANGES = "not|never|except|twice|half|double|negative|square|inverse|reciprocal|wrong"
 _START = r"=|\\approx|\\therefore|\\implies|\\(?:Long)?[Rr]ightarrow|\\to|\\because"
 
 # In order: each line may rely on the ones before it.
@@ -76,15 +78,19 @@ _REWRITES = [
         (r"\\(?:thin|med|thick|neg|neg?thin)space(?![A-Za-z])", r"\\,"),
         (r"(?<!\\text)\{\s*([,:])\s*\}", r"\1"),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![A-Za-z])", " "),
+        (r" {2,}", " "),
         (r"\\(?:text(?:bf|it|rm|normal|up|sf|tt|sc)|[mh]box|mathrm|operatorname\*?)\s*\{",
          r"\\text{"),
-        (r"\\(?:math(?:bf|it|sf|tt|normal)|boldsymbol|bm|underline|ensuremath|emph)\s*\{([^{}]*)\}",
+        (r"\\(?:math(?:bf|it|sf|tt|normal)|boldsymbol|bm|underline|ensuremath|emph)\s*"
+         r"\{((?:[^{}]|\{[^{}]*\})*)\}",
          r"\1"),
         # Names of functions, upright e, i and d, numbers, lists of letters: no \text needed.
         (rf"\\text\s*\{{\s*({_FUNCTIONS})\s*\}}(?=\s*[({{_\\^\[A-Za-z])", r"\\\1 "),
-        (r"\\text\s*\{\s*([eid:]|[-+]?[\d.,]+)\s*\}", r"\1"),
-        (r"\\text\s*\{\s*([A-Z](?:\s*,\s*(?:and\s+)?[A-Z])+)\s*\}", r"\1"),
-        (r"\\text\s*\{\s*([apAP])\.?\s*[mM]\.?\s*\}", lambda m: rf"\text{{{m[1].lower()}m}}"),
+        (r"\\text\s*\{\s*([-+eid:]|[-+]?[\d.,]+)\s*\}", r"\1"),
+        (r"\\text\s*\{\s*([A-Z](?:\s*(?:,|,?\s*and)\s+?[A-Z]|\s*,\s*[A-Z])+)\s*\}", r"\1"),
+        (r"\\text\s*\{\s*([-+]?[\d.,]+)(\s+[A-Za-z][^{}]*)\}", r"\1\\text{\2}"),
+        (r"(?<=\d)\s*(?:\\text\s*\{\s*)?([apAP])\.?\s*[mM]\.?\s*\}?\s*$",
+         lambda m: rf"\text{{{m[1].lower()}m}}"),
         (r"\\text\s*\{([^{}^]*)\^\s*\{(-?\d)\}", r"\\text{\1^\2"),
         (r"^\s*\\text\s*\{\s*([A-Za-z])\s*\}\s*$", r"\1"),
         (r"\\Bbb(?![A-Za-z])", r"\\mathbb"),
@@ -93,25 +99,29 @@ _REWRITES = [
         (r"(?:\\text\s*\{\s*|^\s*)(?:[Tt]he\s+)?[Ee]mpty\s+set\s*(?:\}|$)", r"\\emptyset "),
         (r"\\mathbb\s*\{?R\}?\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\mathbb{R}\\setminus "),
         # One spelling for what has several.
-        (r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}", r"\\binom{\1}{\2}"),
+        (r"\{([^{}\\]{1,60})\\choose([^{}\\]{1,60})\}", r"\\binom{\1}{\2}"),
+        (r"\\log(?![A-Za-z])(?!\s*_)", r"\\ln "),
+        (r"\\[lr]Vert(?![A-Za-z])", r"\\|"),
+        (r"\\bar(?![A-Za-z])", r"\\overline"),
+        (r"\\(overline|vec|hat|tilde)\s*([A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
+        (r"\\frac\s*(\\[a-z]+)\s*(\d|\{)(?!\d*\}\s*\{)", r"\\frac{\1}\2"),
+        (r"(?<!\\text)\{\s*([-+])\s*\}", r"\1"),
+        (r"\s*\\text\s*\{\s*\(?\s*(?:in\s+)?base[\s-]*(\d+)\s*\)?\s*\}", r"_{\1}"),
         (r"\\log\s*_\s*\{?\s*e\s*\}?(?![A-Za-z])", r"\\ln "),
         (r"\\(max|min|gcd|lcm)\s*\\\{([^{}]*)\\\}", r"\\\1(\2)"),
         (r"\(?\s*\\(?:pmod|bmod|mod|text\s*\{\s*mod\s*\})\s*\{?\s*(\w+)\s*\}?\s*\)?",
          r" \\pmod{\1}"),
         (r"\\colon(?![A-Za-z])|(?<=\d)\s*\\text\s*\{\s*to\s*\}\s*(?=\d)", ":"),
         (r"\(\s*(\w+)\s*\)\s*_", r"\1_"),
-        (r"(?<=\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", ""),
-        # What follows an answer as a remark.
-        (r"(?<=\S)\s*,?\s*\(?\s*\\text\s*\{\s*\(?"
-         r"(?:since|because|where|for\s+(?:all|every|any|each))\b.*$",
-         ""),
-        (r"(?<=\S)\s*,?\s*\\forall(?![A-Za-z]).*$", ""),
+        (r"\(([^()]*,[^()]*)\)\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"(\1)"),
         (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset "),
         (r"\\infin(?![A-Za-z])|(?:\\text\s*\{\s*|^\s*)infinity\s*(?:\}|$)", r"\\infty"),
         (r"\\(le|ge)q(?:slant)?(?![A-Za-z])", r"\\\1 "),
         (r"\\neq(?![A-Za-z])|\\not\s*=|!=", r"\\ne "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
+        (r"(\\(?:sin|cos|tan|cot|sec|csc))\s*[({]?\s*([\d.]+)\s*\^\s*\{?\s*\\circ\s*\}?\s*[)}]?",
+         r"\1(\\frac{\2\\pi }{180})"),
         # 336^\circ: the mark is a unit behind a value, and nothing inside one.
         (r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z]))\s*"
          r"(?=$|[,;)\]=<>.]|\\[}\]]|\\text|\\(?:le|ge|cup|approx|pm)(?![A-Za-z]))",
@@ -120,7 +130,8 @@ _REWRITES = [
         # \text{The answer is } 5, \text{Answer: 5}, Answer: 5, = 5
         (r"^\s*\\text\s*\{\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?:\s(?:is|are)\b|:)\s*([^{}]+?)"
          r"[\s.]*\}", r"\1"),
-        (r"^\s*\\text\s*\{[^{}]*\b(?:is|are|equals|=|:)\s*:?\s*\}\s*:?\s*(?=\S)", ""),
+        (rf"^\s*\\text\s*\{{(?![^{{}}]*\b(?i:{_CHANGES})\b)[^{{}}]*\b(?:is|are|equals|=|:)\s*:?\s*"
+         r"\}\s*:?\s*(?=\S)", ""),
         (r"^\s*(?:[Tt]he\s+)?(?:[Ff]inal\s+)?[Aa]nswer\s*(?:\s(?:is|are)\b|:|=)\s*:?\s*(?=\S)", ""),
         (rf"^\s*(?:(?:{_START})\s*)+(?=[^A-Za-z\s])", ""),
         (rf"^\s*(?:(?:{_START})\s+)+(?=\S)|^\s*=\s*(?=\S)", ""),
@@ -152,8 +163,29 @@ def _without_outer_braces(text: str) -> str:
     return text
 
 
+# What follows an answer as a remark on where it holds.
+_REMARK = re.compile(
+    r"(?<=\S)\s?,?\s?\(?\s?(?:\\text\s?\{\s?\(?(?:since|because|where|for (?:all|every|any|each))\b"
+    r"|\\forall(?![A-Za-z])).*$"
+)
+# A second value, another quantifier or the end of a set: then it is no remark.
+_NO_REMARK = re.compile(
+    r"[,;]|\\\}|otherwise|elsewhere|else|\b(?:and|or)\b|\\(?:exists|neg|lnot|forall.*\\forall)(?![A-Za-z])"
+)
+
+
+def without_remark(text: str) -> str:
+    """A tidied answer without "for all x", "since ..." and the like at its end."""
+    remark = _REMARK.search(text)
+    if remark is None or _NO_REMARK.search(remark.group().lstrip(" ,")):
+        return text
+    head = text[: remark.start()].rstrip(" ,(")
+    return text if _NO_REMARK.search(re.sub(r"[,;]", "", head)) else head
+
+
 def tidy(text: str) -> str:
     """LaTeX of one answer in one spelling; marks that only dress it are gone. Idempotent."""
+    text = re.sub(r"\s+", " ", text)  # first: long runs of spaces would cost the rules below dearly
     text = re.sub(
         r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda run: f"^{{{run.group().translate(_SUPERSCRIPTS)}}}", text
     )

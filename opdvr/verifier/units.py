@@ -105,14 +105,18 @@ _FRACTION = re.compile(
 # These change what is said; they are no units.
 _NOT_UNITS = re.compile(
     r"\b(?:and|or|not|if|for|is|are|when|to|tens?|hundreds?|thousands?|millions?|billions?|trillions?"
-    r"|dozens?|scores?|gross|lakhs?|crores?|percent|more|less|above|below|negative|positive|fold"
+    r"|dozens?|scores?|gross|lakhs?|crores?|percent|more|less|above|below|negative|fold"
     r"|choose|times|divided|plus|minus|over|root|factorial|mod|sin|cos|tan|ln|log|exp|twos|pi|sqrt"
+    r"|doubled|tripled|halved|twice|thrice|quadrillion|quintillion|myriad|googol|[a-z]+fold"
+    r"|kilo|mega|giga|tera|milli|micro|ppm|ppb|bps|mille|inverse|reciprocal"
+    r"|remainder|except|excluding"
     r"|hal(?:f|ves)|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?"
     r"|hundredths?|thousandths?|[ap]\.?m\.?|base|st|nd|rd|th)(?![A-Za-z])",
     re.IGNORECASE,
 )  # fmt: skip
 # Alone they scale, raise or name; as part of a unit they may be a prefix.
-_NO_UNIT_ALONE = {"k", "n", "x", "y", "z", "squared", "cubed"}
+_NO_UNIT_ALONE = {"k", "n", "x", "y", "z", "squared", "cubed", "pair", "pairs"}
+_NO_UNIT_ALONE |= {"couple", "couples", "group", "groups"}
 _HAS_QUANTITY = re.compile(r"\d|\\pi")
 
 

@@ -24,6 +24,7 @@ _CALLS = re.compile(
 _TRANSPOSED = re.compile(
     r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\dagger|\\intercal|\*|\\ast|H)(?![A-Za-z])\s*\}?"
 )
+_POWER_T = re.compile(r"\^\s*\{?\s*T\s*\}?(?![A-Za-z_])")
 # Of symbols, sympy takes it to be 1.
 _UNREAD = re.compile(r"\\(?:gcd|lcm)(?![A-Za-z])[^A-Za-z]*[A-Za-z]")
 # What the parser drops or fails on: primes, and a power of a factorial.
@@ -45,6 +46,7 @@ def parse(text: str) -> Basic | MatrixBase | None:
         return None
     text = _CALLS.sub(_as_symbol, text)
     text = _TRANSPOSED.sub(r"\1_{transposed}", text)
+    text = _POWER_T.sub("^{T_{power}}", text)
     text = _PRIMES.sub(lambda m: f"{m[1]}_{{{'p' * len(m[2])}rime}}", text)
     text = _FACTORIAL_POWER.sub(r"{(\1!)}^", text)
     try:
@@ -71,5 +73,5 @@ def value_of(leaf: Leaf) -> Basic | MatrixBase | None:
 
 def expression_of(form: Form) -> Expr | None:
     """The value of a form that is one expression, else None."""
-    value = value_of(form) if isinstance(form, Leaf) else None
+    value = value_of(form) if isinstance(form, Leaf) and not form.is_opaque else None
     return value if isinstance(value, Expr) else None

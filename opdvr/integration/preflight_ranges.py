@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+
+from opdvr.integration.config import OWN_VERIFIER_PATH
+from opdvr.verifier.custom import load_verifier
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -61,15 +62,21 @@ def check_ranges(config: DictConfig) -> None:
             raise ValueError(f"{option} is {value!r}; it must be one of {allowed}")
 
 
-VERIFIER = "VERIFIER (opdvr.verifier, custom_reward_function.path)"
+VERIFIER = "VERIFIER (opdvr.verifier, custom_reward_function)"
 
 
 def check_custom_verifier(config: DictConfig) -> None:
-    """The file or module of custom_reward_function exists (its content is the user's)."""
-    path = str(config.custom_reward_function.path or "")
+    """The function exists, can be imported and takes what it will be called with."""
+    reward = config.custom_reward_function
+    path = str(reward.path or "")
+    if not path or path == OWN_VERIFIER_PATH:
+        return
+    source = path.removeprefix("file://")
     if path.startswith("pkg://"):
-        module = path.removeprefix("pkg://").replace("/", ".")
-        if importlib.util.find_spec(module.split(".")[0]) is None:
-            raise ValueError(f"{VERIFIER}: no module named {module}")
-    elif path and not Path(path.removeprefix("file://")).is_file():
-        raise ValueError(f"{VERIFIER}: file not found: {path}")
+        source = path.removeprefix("pkg://").replace("/", ".")
+    elif not source.endswith(".py"):
+        raise ValueError(f"{VERIFIER}: {source} is no Python file")
+    try:
+        load_verifier(f"{source}:{reward.name}", further=reward.get("reward_kwargs") or {})
+    except ValueError as reason:
+        raise ValueError(f"{VERIFIER}: {reason}") from None

@@ -85,7 +85,7 @@ def equal_answers(gold: str, answer: str, judge: Judge) -> bool:
     gold_leaf = Leaf(gold)
     if is_verdict(gold_leaf):
         return decide_leaves(gold_leaf, Leaf(answer)) is True
-    if gold_leaf.key == Leaf(answer).key:
+    if gold_leaf.key and gold_leaf.key == Leaf(answer).key:
         return True
     bare = without_remark(gold), without_remark(answer)
     if gold == bare[0] or answer == bare[1]:  # two remarks are compared as they are

@@ -8,7 +8,7 @@ from opdvr.verifier.extract import extract_answer
 
 MAX_GOLD_CHARS = 10_000
 # What str() leaves behind when a missing value went through text; no benchmark has such an answer.
-_MISSING = {"None", "nan", "NaN", "null", "NULL", "<NA>", "NaT"}
+_MISSING = {"None", "nan", "NaN", "null", "NULL", "<NA>", "NaT", "N/A", "n/a"}
 _QUOTED_LIST = re.compile(r"\[\s*(?P<quote>['\"]).*(?P=quote)\s*,?\s*\]", re.DOTALL)
 _NUMPY_SCALAR = re.compile(r"np\.(?:u?int|float)\d+\((?P<value>[^()]*)\)")
 
@@ -20,6 +20,10 @@ _DANGLING = re.compile(
 _EMPTY_ARGUMENT = re.compile(r"\\(?:[dtc]?frac|sqrt|binom)\s*(?:\{[^{}]*\}\s*)?\{\s*\}")
 _BRACKETS = re.compile(r"\\.|[()\[\]]", re.DOTALL)
 _OPENING, _CLOSING = ("(", "[", r"\{"), (")", "]", r"\}")
+# What is left of nothing: \\boxed{}, \\text{ }, {}, (), a space that is not seen.
+_DRESS = re.compile(
+    r"\\(?:boxed|fbox|text\w*|math\w+)\b|[\s{}()\[\]$.\\\u200b-\u200f\u2060\ufeff\u00ad]"
+)
 _PUNCTUATION = re.compile(r"[\s.,;:?!'\"_$*`~]+")
 
 
@@ -34,7 +38,7 @@ def _balanced(text: str) -> bool:
 
 def _flaw(text: str) -> str | None:
     """Why the text is no answer or no LaTeX, in a few words; None for a sound one."""
-    if not text.strip("$. "):
+    if r"\{" not in text and not _DRESS.sub("", text):
         return "empty text"
     if text in _MISSING:
         return f"a missing value as text ({text!r})"

@@ -77,7 +77,8 @@ class Leaf:
         key = re.sub(r"\\mid(?![A-Za-z])|\|", ":", self.text)
         for pattern, replacement in _KEY_REWRITES:
             key = pattern.sub(replacement, key)
-        return key.strip().removeprefix("+")
+        key = key.strip()
+        return key.removeprefix("+") or key
 
     @cached_property
     def is_words(self) -> bool:
@@ -133,7 +134,11 @@ def decide_leaves(gold: Leaf, answer: Leaf) -> bool | None:
     """
     if units_differ(gold.unit, answer.unit) or _marks_differ(gold, answer):
         return False
-    if gold.key == answer.key and (gold.percent == answer.percent or gold.literal is None):
+    if (
+        gold.key
+        and gold.key == answer.key
+        and (gold.percent == answer.percent or gold.literal is None)
+    ):
         return True
     words = gold.is_words or answer.is_words
     if words and _same_words(gold, answer):

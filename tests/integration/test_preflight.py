@@ -77,7 +77,7 @@ def config(tmp_path):
                 "ulysses_sequence_parallel_size": 1,
                 "model": {"path": make_model(tmp_path / "teacher"), "use_remove_padding": True},
             },
-            "custom_reward_function": {"path": "pkg://opdvr.verifier"},
+            "custom_reward_function": {"path": "pkg://opdvr.verifier", "name": "compute_score"},
             "data": {
                 "train_files": str(tmp_path / "rows.parquet"),
                 "val_files": [str(tmp_path / "test.parquet")],
@@ -126,9 +126,11 @@ def test_golds_are_the_users_business_with_a_verifier_of_their_own(config, tmp_p
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "free.parquet")
     config.data.train_files = str(tmp_path / "free.parquet")
     assert "ground_truth" in refusal(config)
-    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "mine.py").write_text("def compute_score(**given):\n    return 1.0\n")
     config.custom_reward_function.path = str(tmp_path / "mine.py")
     assert run_preflight(config) == []
+    (tmp_path / "mine.py").write_text("def compute_score(text, gold):\n    return 1.0\n")
+    assert "cannot be called with data_source" in refusal(config)
 
 
 @pytest.mark.parametrize(

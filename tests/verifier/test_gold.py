@@ -56,6 +56,11 @@ def test_unusual_but_sound(gold):
         (r"\frac{1}{2", "unbalanced braces"),
         ("5}{", "unbalanced braces"),
         ("''", "nothing but punctuation"),
+        ("\u200b", "empty"),
+        (r"\boxed{}", "empty"),
+        (r"\text{ }", "empty"),
+        ("()", "empty"),
+        ("N/A", "missing value as text"),
         ("?", "nothing but punctuation"),
         ("(1,2", "a bracket without its partner"),
         (r"\frac{1}{}", "an empty argument"),
@@ -69,3 +74,9 @@ def test_unusable(gold, reason):
     assert check_golds(["5", gold, "5"])[1] == validate_gold(gold)
     with pytest.raises(ValueError, match="reward_model.ground_truth of a 'S' row"):
         compute_score("S", r"\boxed{5}", gold)
+
+
+@pytest.mark.parametrize("answer", ["-", r"\text{}", "$", ".", "{}", "()"])
+def test_a_sign_as_gold_is_no_empty_answer(answer):
+    assert right("+", "+")
+    assert not right("+", answer)

@@ -16,7 +16,7 @@ from opdvr.verifier import compute_score, configure, counters, pool, score
 from opdvr.verifier.pool import get_pool, shut_down
 
 HALF_OF_PI = (r"\frac{\pi}{2}", r"The answer is \boxed{\pi/2}.")
-ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+ENDLESS = r"\boxed{\prod_{k=1}^{10^{9}} \sin k}"
 
 
 @pytest.fixture(autouse=True)

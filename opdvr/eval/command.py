@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from opdvr.eval.options import Parser, add_scoring, judge_options, read_sample_options
+from opdvr.eval.jsonl import FREE_SPACE, Unwritable, writing
+from opdvr.eval.options import (
+    JudgeOptions,
+    Parser,
+    add_scoring,
+    judge_options,
+    read_sample_options,
+)
+
+if TYPE_CHECKING:
+    from opdvr.eval.verdicts import Rules, VerifierFailure
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
+VERIFIER_LOG = "verifier.log"
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 
 def say(line: str) -> None:
@@ -28,8 +42,14 @@ def main(arguments: list[str]) -> int:
         run, rest = evaluate, arguments
     try:
         return run(rest)
-    except UserMistake as mistake:
+    except (UserMistake, Unwritable) as mistake:
         say(str(mistake))
+        return USER_MISTAKE
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        # Written by a library, such as a temporary file of vLLM's.
+        say(f"{error.filename or 'a file'} cannot be written ({error.strerror}); {FREE_SPACE}")
         return USER_MISTAKE
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from here")
@@ -49,9 +69,9 @@ def evaluate(arguments: list[str]) -> int:
         evaluation = prepare(options, arguments, say)
     except ValueError as mistake:
         raise UserMistake(_in_a_line(mistake)) from None
-    from opdvr.eval.prepare import rules_of
     from opdvr.eval.samples import SAMPLES, read_samples
     from opdvr.eval.sampling import ENGINE_LOG, sample
+    from opdvr.eval.verdicts import rules_of
 
     judge_is_local = options.judge is not None and options.judge.url is None
     finished = False
@@ -66,6 +86,9 @@ def evaluate(arguments: list[str]) -> int:
             say(f"interrupted with {kept:,} of {total:,} samples; go on with: {again}")
             finished = True
             return INTERRUPTED
+        except Unwritable:
+            finished = True
+            raise
         finally:
             if not finished:
                 say(f"stopped; what the engine said is in {evaluation.folder / ENGINE_LOG}")
@@ -74,15 +97,50 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
-def _score(folder: Path, problems: list, rules: object, judge: object) -> None:
+def _score(folder: Path, problems: list, rules: Rules, judge: JudgeOptions | None) -> None:
     from opdvr.eval.samples import SAMPLES, read_run, read_samples
-    from opdvr.eval.scoring import CHART, RESULTS_JSON, score, validation_line
+    from opdvr.eval.scoring import CHART, RESULTS_JSON, score
+    from opdvr.eval.trained import validation_line
+    from opdvr.eval.verdicts import VerifierFailure
 
     run = read_run(folder)
-    print(score(folder, problems, list(read_samples(folder / SAMPLES)), run, rules, judge, say))
+    _say_scored_anew(folder, rules)
+    try:
+        print(score(folder, problems, list(read_samples(folder / SAMPLES)), run, rules, judge, say))
+    except VerifierFailure as failure:
+        raise UserMistake(_way_on(failure, folder, rules)) from None
     if run["trainer_validation"]:
-        print(f"the trainer's own validation: {validation_line(run)}")
+        print(f"the trainer's own validation: {validation_line(run, rules)}")
     say(f"{folder / RESULTS_JSON}, results.md, {CHART}, scored.jsonl")
+
+
+def _say_scored_anew(folder: Path, rules: Rules) -> None:
+    """Say it where results that are there were scored by another verifier."""
+    from opdvr.eval.scoring import RESULTS_JSON, read_results
+    from opdvr.eval.verdicts import Rules
+
+    if not (folder / RESULTS_JSON).exists():
+        return
+    try:
+        found = read_results(folder)
+    except ValueError:
+        say(f"{folder / RESULTS_JSON} is damaged and is written anew")
+        return
+    before = Rules(found["verifier"], found["answer_forms"])
+    if before != rules:
+        say(f"{folder} is scored anew with {rules} (before: {before})")
+
+
+def _way_on(failure: VerifierFailure, folder: Path, rules: Rules) -> str:
+    """A line about a verifier that failed; its traceback goes to a file."""
+    command = ["python", "-m", "opdvr", "eval", "score", str(folder), "--verifier", rules.verifier]
+    line = f"{failure}; mend it and score the same samples with: {shlex.join(command)}"
+    if not failure.trace:
+        return line
+    log = folder / VERIFIER_LOG
+    with writing(log):
+        log.write_text(failure.trace, encoding="utf-8", errors="replace")
+    return f"{line} (traceback: {log})"
 
 
 def score_again(arguments: list[str]) -> int:
@@ -94,29 +152,39 @@ def score_again(arguments: list[str]) -> int:
         given = parser.parse_args(arguments)
         judge = judge_options(given)
         from opdvr.eval import samples
-        from opdvr.eval.grading import load_verifier
-        from opdvr.eval.prepare import check_judge, rules_of
+        from opdvr.eval.prepare import check_judge, say_other_verifier
+        from opdvr.eval.verdicts import load_verifier, rules_of
 
         check_judge(judge, given.folder)
         run = samples.read_run(given.folder)
-        rules = rules_of(
-            given.verifier or run["verifier"], given.answer_forms or run["answer_forms"]
-        )
+        rules = rules_of(given.verifier, given.answer_forms)
+        if given.verifier is None:
+            forms = given.answer_forms or run["answer_forms"]
+            rules = rules_of(run["verifier"], forms)
         load_verifier(rules)
         problems = _problems_of(run, given.folder, rules.is_own)
         lock = samples.hold(given.folder)
-        there = sum(1 for _ in samples.read_samples(given.folder / samples.SAMPLES, repair=True))
-        total = len(problems) * run["settings"]["n"]
-        if there < total:
-            raise ValueError(
-                f"{given.folder} has {there:,} of {total:,} samples; first finish it with: "
-                f"{shlex.join(['python', '-m', *run['command']])}"
-            )
+        _check_finished(given.folder, problems, run)
+        say_other_verifier(given.folder, rules, say)
     except ValueError as mistake:
         raise UserMistake(_in_a_line(mistake)) from None
     with lock:
         _score(given.folder, problems, rules, judge)
     return 0
+
+
+def _check_finished(folder: Path, problems: list, run: dict) -> None:
+    from opdvr.eval.samples import SAMPLES, read_samples
+
+    n = run["settings"]["n"]
+    expected = ({problem.key for problem in problems}, n)
+    there = sum(1 for _ in read_samples(folder / SAMPLES, repair=True, expected=expected))
+    total = len(problems) * n
+    if there < total:
+        raise ValueError(
+            f"{folder} has {there:,} of {total:,} samples; first finish it with: "
+            f"{shlex.join(['python', '-m', *run['command']])}"
+        )
 
 
 def _problems_of(run: dict, folder: Path, own_verifier: bool) -> list:

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from opdvr.eval import statistics
-from opdvr.eval.jsonl import read_lines
+from opdvr.eval.jsonl import damaged, read_lines
 from opdvr.eval.results import MEAN
-from opdvr.eval.scoring import PROBLEMS, RESULTS_JSON
+from opdvr.eval.scoring import PROBLEMS, again, read_results
+from opdvr.eval.verdicts import Rules
 
 # Settings that should agree for the comparison to be about the models alone.
 _SAME = ("n", "temperature", "top-p", "max-tokens", "thinking")
+# What is read of a problem's line.
+_READ = ("key", "data_source", "avg", "question", "gold")
 _QUESTION_CHARS = 70
 
 
@@ -22,15 +25,16 @@ def compare_folders(before: Path, after: Path) -> dict[str, Any]:
     """Differences of avg@n, `after` minus `before`, over problems that both have (by key).
 
     Returns:
-        before, after (names of the models); unpaired (problems only one of them has); differing
-        (settings that are not the same); rows: by benchmark and over benchmarks the two averages,
-        their difference with its 95 % interval (paired bootstrap over problems) and a two-sided p;
-        problems: every pair with its difference, the largest gain first.
+        before, after (folder, model, and the verifier that scored); unpaired (problems only one of
+        them has); differing (settings that are not the same); rows: by benchmark and over
+        benchmarks the two averages, their difference with its 95 % interval (paired bootstrap over
+        problems) and a two-sided p; problems: every pair with its difference, the largest gain
+        first.
 
     Raises:
         ValueError: a folder is not scored yet, or no problem is in both.
     """
-    results = [_results(folder) for folder in (before, after)]
+    results = [read_results(folder) for folder in (before, after)]
     one, other = ({line["key"]: line for line in _problems(f)} for f in (before, after))
     both = [key for key in one if key in other]
     if not both:
@@ -46,8 +50,8 @@ def compare_folders(before: Path, after: Path) -> dict[str, Any]:
     rows = {name: _row(values[name]) for name in names}
     rows[MEAN] = _mean_row(list(values.values()))
     return {
-        "before": {"folder": str(before), "model": results[0]["model"]},
-        "after": {"folder": str(after), "model": results[1]["model"]},
+        "before": _side(before, results[0]),
+        "after": _side(after, results[1]),
         "unpaired": {"before": len(one) - len(both), "after": len(other) - len(both)},
         "differing": {
             name: [result["settings"][name] for result in results]
@@ -59,15 +63,22 @@ def compare_folders(before: Path, after: Path) -> dict[str, Any]:
     }
 
 
-def _results(folder: Path) -> dict[str, Any]:
-    path = folder / RESULTS_JSON
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {RESULTS_JSON}; finish its evaluation first")
-    return json.loads(path.read_text(encoding="utf-8"))
+def _side(folder: Path, results: dict[str, Any]) -> dict[str, str]:
+    rules = Rules(results["verifier"], results["answer_forms"])
+    return {"folder": str(folder), "model": results["model"], "verifier": str(rules)}
 
 
 def _problems(folder: Path) -> list[dict[str, Any]]:
-    return [line for _, line in read_lines(folder / PROBLEMS)]
+    path = folder / PROBLEMS
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; {again(folder)}")
+    lines = []
+    for number, line in read_lines(path, remedy=again(folder)):
+        lacking = [key for key in _READ if key not in line]
+        if lacking:
+            raise damaged(path, number, f"it lacks {', '.join(lacking)}", again(folder))
+        lines.append(line)
+    return lines
 
 
 def _pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +132,9 @@ def render(found: dict[str, Any], show: int, as_json: bool = False) -> str:
         )
     for name, (one, other) in found["differing"].items():
         lines.append(f"not sampled alike: {name} is {one} in A and {other} in B")
+    one, other = (found[side]["verifier"] for side in ("before", "after"))
+    if one != other:
+        lines.append(f"not scored alike: A by {one}, B by {other}")
     lines += ["", *_table(found["rows"]), ""]
     gains = [p for p in found["problems"] if p["difference"] > 0]
     losses = [p for p in found["problems"] if p["difference"] < 0][::-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,8 @@ import numpy as np
 from opdvr.eval.problems import Problem
 from opdvr.eval.samples import Sample
 from opdvr.eval.statistics import NO_VOTE, distinct_4gram
-from opdvr.verifier import answer_key, compute_scores, extract_answer
-from opdvr.verifier.custom import OWN
-from opdvr.verifier.custom import load_verifier as load_function
-from opdvr.verifier.extract import ANSWER_FORMS
+from opdvr.eval.verdicts import Verifier
+from opdvr.verifier import answer_key, extract_answer
 
 # Strictly above counts as correct, as training's default correctness_threshold.
 CORRECT_ABOVE = 0.0
@@ -23,26 +21,6 @@ CORRECT_ABOVE = 0.0
 _ROWS_AT_ONCE = 512
 # Words, numbers and single signs: the pieces of which 4-grams are made.
 _PIECES = re.compile(r"\w+|[^\w\s]")
-
-Verifier = Callable[[Sequence[Problem], Sequence[str]], list[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Who decides what is right.
-
-    Attributes:
-        verifier: ``module:function`` or ``file.py:function``; the project's own by default.
-        answer_forms: what our own reads as an answer: "boxed", or "any".
-    """
-
-    verifier: str = OWN
-    answer_forms: str = ANSWER_FORMS[0]
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the project's verifier decides."""
-        return self.verifier == OWN
 
 
 @dataclass(frozen=True)
@@ -76,50 +54,6 @@ class Scored:
     distinct_4gram: float | None
 
 
-def load_verifier(rules: Rules) -> Verifier:
-    """The project's verifier, or a user's function under verl's custom-reward contract.
-
-    Raises:
-        ValueError: the function cannot be found, or has answer forms and is not ours.
-    """
-    if rules.is_own:
-        return lambda problems, texts: compute_scores(
-            [p.data_source for p in problems],
-            texts,
-            [p.gold for p in problems],
-            answer_forms=rules.answer_forms,
-        )
-    if rules.answer_forms != ANSWER_FORMS[0]:
-        raise ValueError("--answer-forms is for the project's own verifier, not for --verifier")
-    try:
-        function = load_function(rules.verifier)
-    except (ValueError, ImportError) as reason:
-        raise ValueError(f"--verifier: {reason}") from None
-
-    def verify(problems: Sequence[Problem], texts: Sequence[str]) -> list[dict[str, Any]]:
-        return [
-            as_verdict(
-                function(
-                    data_source=problem.data_source,
-                    solution_str=text,
-                    ground_truth=problem.gold,
-                    extra_info=problem.extra_info,
-                )
-            )
-            for problem, text in zip(problems, texts, strict=True)
-        ]
-
-    return verify
-
-
-def as_verdict(verdict: dict[str, Any] | float) -> dict[str, Any]:
-    """A number or a dict with `score` as score, acc and pred, as the trainer completes it."""
-    if not isinstance(verdict, dict):
-        verdict = {"score": float(verdict)}
-    score = float(verdict["score"])
-    return {"score": score, "acc": float(verdict.get("acc", score)), "pred": verdict.get("pred")}
-
-
 def grade(
     problems: Sequence[Problem], samples: Sequence[Sample], verifier: Verifier
 ) -> Iterator[list[Scored]]:
@@ -128,7 +62,7 @@ def grade(
     ordered = sorted(samples, key=lambda sample: (by_key[sample.key][0], sample.sample))
     for start in range(0, len(ordered), _ROWS_AT_ONCE):
         rows = ordered[start : start + _ROWS_AT_ONCE]
-        verdicts = verifier([by_key[row.key][1] for row in rows], [row.text for row in rows])
+        verdicts = verifier([by_key[row.key][1] for row in rows], rows)
         yield [_scored(row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
 
 

@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from opdvr.integration.checkpoints import write_atomically
 
+FREE_SPACE = "free space (or make it writable) and run the same command again"
+
+
+class Unwritable(Exception):
+    """A file cannot be written: one line with the remedy."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around whatever writes `path`.
+
+    Raises:
+        Unwritable: the disk is full, the folder is read-only, and the like.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(
+            f"{path} cannot be written ({error.strerror or error}); {FREE_SPACE}"
+        ) from error
+
 
 class LineWriter:
-    """Appends objects; each is handed to the system as one whole line."""
+    """Appends objects, each handed to the system as one whole line; raises `Unwritable`."""
 
     def __init__(self, path: Path):
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by `close`)
+        self._path = path
+        with writing(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by `close`)
 
     def append(self, content: dict[str, Any]) -> None:
         """Write one line; a kill loses it, keeps it, or leaves a piece without a line break."""
         data = memoryview(_encoded(content))
-        while data:  # a signal may cut a write short
-            data = data[self._file.write(data) :]
+        with writing(self._path):
+            while data:  # a signal, or the last free block, may cut a write short
+                data = data[self._file.write(data) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -34,11 +59,18 @@ class LineWriter:
         self.close()
 
 
-def read_lines(path: Path, repair: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+# What to do about a damaged line of a file to which lines are added.
+TAKE_OUT = "take the line out and run it again"
+
+
+def read_lines(
+    path: Path, repair: bool = False, remedy: str = TAKE_OUT
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) of each whole line; none where the file does not exist.
 
     A last line without its line break is what a kill leaves. It is skipped; with `repair` it is
-    moved to a file beside it (``samples.torn.jsonl`` for samples.jsonl) and cut off.
+    moved to a file beside it (``samples.torn.jsonl`` for samples.jsonl) and cut off. `remedy` is
+    what a message says to do about another damaged line.
 
     Raises:
         ValueError: another line holds no JSON object.
@@ -56,28 +88,62 @@ def read_lines(path: Path, repair: bool = False) -> Iterator[tuple[int, dict[str
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise _damaged(path, number, str(error)) from None
+                raise damaged(path, number, str(error), remedy) from None
             if not isinstance(value, dict):
-                raise _damaged(path, number, "no JSON object")
+                raise damaged(path, number, "no JSON object", remedy)
             yield number, value
 
 
 def _set_aside(path: Path, piece: bytes, whole_bytes: int) -> None:
-    with open(path.with_name(f"{path.stem}.torn{path.suffix}"), "ab") as aside:
-        aside.write(piece + b"\n")
-    os.truncate(path, whole_bytes)
+    aside = path.with_name(f"{path.stem}.torn{path.suffix}")
+    with writing(aside), open(aside, "ab") as file:
+        file.write(piece + b"\n")
+    with writing(path):
+        os.truncate(path, whole_bytes)
 
 
-def _damaged(path: Path, number: int, reason: str) -> ValueError:
-    return ValueError(
-        f"{path}, line {number} is damaged ({reason}); take the line out and run it again"
-    )
+def damaged(path: Path, number: int, reason: str, remedy: str = TAKE_OUT) -> ValueError:
+    """The error that names a damaged line."""
+    return ValueError(f"{path}, line {number} is damaged ({reason}); {remedy}")
+
+
+def read_object(path: Path, wanted: Collection[str], remedy: str) -> dict[str, Any]:
+    """The JSON object that a whole file holds.
+
+    Args:
+        path: a file that exists.
+        wanted: keys that it must have.
+        remedy: what to do about a damaged one, for the message.
+
+    Raises:
+        ValueError: it holds no JSON object, or one without a wanted key.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}, line {error.lineno} is damaged ({error.msg}); {remedy}"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged ({error}); {remedy}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged (no JSON object); {remedy}")
+    lacking = [key for key in wanted if key not in content]
+    if lacking:
+        raise ValueError(f"{path} is damaged (it lacks {', '.join(lacking)}); {remedy}")
+    return content
 
 
 def write_lines(path: Path, contents: list[dict[str, Any]]) -> None:
-    """A whole file at once."""
+    """A whole file at once, or `Unwritable`."""
     text = b"".join(map(_encoded, contents)).decode("utf-8", errors="replace")
-    write_atomically(path, text)
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file whole or as it was, or `Unwritable`."""
+    with writing(path):
+        write_atomically(path, text)
 
 
 def _encoded(content: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from opdvr.eval.grading import Benchmark, Scored
-from opdvr.eval.jsonl import LineWriter, read_lines
+from opdvr.eval.jsonl import LineWriter, damaged, read_lines
 from opdvr.eval.problems import Problem
 
 JUDGED = "judged.jsonl"
@@ -127,7 +127,7 @@ def judge(
         {(key, pred): accepted} of what was judged, and the tally.
     """
     path = folder / JUDGED
-    before = [Judgement(**content) for _, content in read_lines(path, repair=True)]
+    before = read_judgements(folder, repair=True)
     verdicts = {(j.key, j.pred): j.correct for j in before if j.judge == name}
     wanted = {(question.key, question.pred) for question in asked}
     verdicts = {place: correct for place, correct in verdicts.items() if place in wanted}
@@ -148,6 +148,21 @@ def judge(
             file.append(asdict(Judgement(question.key, question.pred, name, correct, reply)))
     tally.accepted = sum(verdicts.values())
     return verdicts, tally
+
+
+def read_judgements(folder: Path, repair: bool = False) -> list[Judgement]:
+    """What judged.jsonl has; `repair` as in `read_lines`.
+
+    Raises:
+        ValueError: a line is damaged.
+    """
+    found = []
+    for number, content in read_lines(folder / JUDGED, repair):
+        try:
+            found.append(Judgement(**content))
+        except TypeError as error:
+            raise damaged(folder / JUDGED, number, f"no verdict: {error}") from None
+    return found
 
 
 def _in_a_line(failure: Exception) -> str:

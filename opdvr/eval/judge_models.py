@@ -12,6 +12,7 @@ from opdvr.eval.judge import Asker
 from opdvr.eval.models import context_length, resolve
 from opdvr.eval.options import JudgeOptions
 from opdvr.eval.prepare import find_device
+from opdvr.eval.problems import QUIETLY
 from opdvr.inference import EngineSettings, Request, Sampling, generate
 from opdvr.inference.quiet import output_in
 
@@ -110,6 +111,7 @@ class _Local:
                 add_generation_prompt=True,
                 tokenize=True,
                 enable_thinking=False,
+                tokenizer_kwargs=QUIETLY,
             )
             for prompt in prompts
         ]

@@ -15,8 +15,6 @@ from typing import Any
 
 from opdvr.integration.checkpoints import COMPLETE, STEP_FOLDER, complete_steps
 from opdvr.integration.vocabulary import read_json
-from opdvr.report.metrics import validation_accuracies
-from opdvr.report.run_folder import METRICS_NAME, read_metrics
 
 WEIGHTS = ("*.safetensors", "*.bin")
 MERGED = "merged"
@@ -134,7 +132,9 @@ def _from_hub(text: str, option: str) -> Model:
     """A hub model's local snapshot, downloaded if need be."""
     parts = text.split("/")
     if text.startswith(("/", ".", "~")) or len(parts) != 2 or not all(parts):
-        raise ValueError(f"{option}: model folder not found: {text}")
+        raise ValueError(
+            f"{option}: model folder not found: {text} (a model of the hub is named owner/name)"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -149,26 +149,6 @@ def _from_hub(text: str, option: str) -> Model:
     if not _has_weights(Path(folder)):
         raise ValueError(f"{option}: {text} has no *.safetensors on the hub")
     return Model(text, Path(folder))
-
-
-def trainer_validation(name: str) -> dict[str, float]:
-    """What the trainer's own validation found at a checkpoint's step, by "<source> acc/mean@n".
-
-    Args:
-        name: of a resolved model; empty for other models than our checkpoints, and for steps that
-            were not validated.
-    """
-    checkpoint = Path(name).expanduser().resolve()
-    match = STEP_FOLDER.fullmatch(checkpoint.name)
-    if match is None or not (checkpoint.parent / METRICS_NAME).is_file():
-        return {}
-    records = read_metrics(checkpoint.parent)
-    at_step = [record for record in records if record.get("step") == int(match[1])]
-    return {
-        str(key): accuracy
-        for record in at_step
-        for key, accuracy in validation_accuracies(record).items()
-    }
 
 
 def fingerprint(folder: Path) -> str:

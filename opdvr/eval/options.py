@@ -86,7 +86,9 @@ def sample_parser() -> Parser:
         help=f"parquet files in verl's schema, or benchmarks: {', '.join(BENCHMARKS)}",
     )
     what.add_argument("--limit", type=int, help="only the first so many problems a benchmark")
-    what.add_argument("--output", type=Path, help="folder (default: evaluations/<model>)")
+    what.add_argument(
+        "--output", type=Path, help="folder (default: evaluations/<model>, for any data and n)"
+    )
     how = parser.add_argument_group("sampling (defaults: as the trainer's validation)")
     how.add_argument("--n", type=int, default=16, help="samples a problem (16)")
     how.add_argument("--temperature", type=float, default=0.7, help="0 is greedy (0.7)")

@@ -7,15 +7,17 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from opdvr.eval import samples
-from opdvr.eval.grading import Rules, load_verifier
-from opdvr.eval.models import Model, context_length, fingerprint, resolve, trainer_validation
+from opdvr.eval.judge import read_judgements
+from opdvr.eval.models import Model, context_length, fingerprint, resolve
 from opdvr.eval.options import EvalOptions, JudgeOptions
 from opdvr.eval.problems import DataFile, Problem, load_problems, prompt_ids
+from opdvr.eval.trained import trainer_settings, trainer_validation, verifier_line
+from opdvr.eval.verdicts import Rules, load_verifier, rules_of
 from opdvr.inference import EngineSettings, Request, Sampling
 from opdvr.report.redact import redact_command
 
@@ -63,19 +65,28 @@ def prepare(options: EvalOptions, command: list[str], say: Callable[[str], None]
     )
     for warning in warnings:
         say(warning)
+    model = resolve(options.model, output, say)
+    settings = _run_settings(options, model, files)
+    samples.check_settings(output, settings)  # early, before torch and transformers are imported
     device = options.device or find_device()
     engines = check_machine(options, device)
-    model = resolve(options.model, output, say)
     prompts, context = _prompts(problems, model, options, say)
     lock = samples.hold(output)
     dtype = options.dtype or ("float32" if device == "cpu" else "bfloat16")
-    settings = _run_settings(options, model, files, dtype)
+    settings["dtype"] = dtype
+    done = set()
     if samples.check_settings(output, settings):
-        there = samples.read_samples(output / samples.SAMPLES, repair=True)
+        expected = ({problem.key for problem in problems}, options.n)
+        there = samples.read_samples(output / samples.SAMPLES, repair=True, expected=expected)
         done = {(sample.key, sample.sample) for sample in there}
     else:
-        done = set()
-        samples.write_run(output, settings, _details(options, model, files, command))
+        trained = {
+            "trainer_validation": trainer_validation(model.name),
+            "trainer_settings": trainer_settings(model.name, say),
+        }
+        details = _details(options, model, files, command)
+        samples.write_run(output, settings, {**details, **asdict(rules), **trained})
+    say_other_verifier(output, rules, say)
     return Evaluation(
         folder=output,
         problems=problems,
@@ -88,19 +99,23 @@ def prepare(options: EvalOptions, command: list[str], say: Callable[[str], None]
     )
 
 
-def rules_of(*given: str | None) -> Rules:
-    """`Rules` of a verifier's name and answer forms, None for those not given."""
-    names = ("verifier", "answer_forms")
-    return Rules(**{name: text for name, text in zip(names, given, strict=True) if text})
+def say_other_verifier(folder: Path, rules: Rules, say: Callable[[str], None]) -> None:
+    """Say it where a run that was trained with its own verifier is scored with another."""
+    line = verifier_line(samples.read_run(folder).get("trainer_settings"), rules)
+    if line is not None:
+        say(line)
 
 
 def check_judge(judge: JudgeOptions | None, output: Path) -> None:
-    """Look for a judge of one's own before anything is sampled.
+    """Look for a judge of one's own, and at earlier verdicts, before anything is sampled.
 
     Raises:
-        ValueError: it cannot be found.
+        ValueError: it cannot be found; judged.jsonl is damaged.
     """
-    if judge is not None and judge.url is None:
+    if judge is None:
+        return
+    read_judgements(output)
+    if judge.url is None:
         resolve(judge.model, output, lambda _line: None, "--judge-model")
 
 
@@ -217,10 +232,8 @@ def _engine_settings(
     )
 
 
-def _run_settings(
-    options: EvalOptions, model: Model, files: list[DataFile], dtype: str
-) -> dict[str, Any]:
-    """What a resumed evaluation must have the same, by the options' names."""
+def _run_settings(options: EvalOptions, model: Model, files: list[DataFile]) -> dict[str, Any]:
+    """What a resumed evaluation must have the same, by the options' names; all but the dtype."""
     hashes = "".join(file.sha256 for file in files)
     return {
         "model": {"name": model.name, "fingerprint": fingerprint(model.folder)},
@@ -236,7 +249,6 @@ def _run_settings(
         "max-tokens": options.max_tokens,
         "thinking": options.thinking,
         "seed": options.seed,
-        "dtype": dtype,
     }
 
 
@@ -251,11 +263,8 @@ def _details(
             continue
     return {
         "model_folder": str(model.folder),
-        "trainer_validation": trainer_validation(model.name),
         "data": [os.path.abspath(i) if Path(i).exists() else i for i in options.data],
         "files": [{"path": os.path.abspath(f.path), "sha256": f.sha256} for f in files],
-        "verifier": options.verifier,
-        "answer_forms": options.answer_forms,
         "python": sys.version.split()[0],
         "versions": versions,
         "command": redact_command(["opdvr", "eval", *command]),

@@ -19,6 +19,8 @@ BENCHMARKS = ("AIME24", "AIME25", "AMC23", "MATH-500", "Minerva", "Olympiad-Benc
 BENCHMARK_FILE = "datasets/valid_final_unique.parquet"
 DEMO_FILES = ("demo-train.parquet", "demo-test.parquet")
 _DIGEST_CHARS = 12
+# A tokenizer warns of texts beyond its own limit; what the model's context holds is checked here.
+QUIETLY = {"verbose": False}
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,12 @@ def load_problems(
     wanted = _wanted_sources(data)
     check = check_files(list(wanted), "--data", own_verifier=own_verifier)
     problems: list[Problem] = []
+    warnings = check.warnings
     for file, names in wanted.items():
-        found = _read(Path(file).expanduser())
+        rows = _read(Path(file).expanduser())
+        found = [_problem(number, row) for number, row in enumerate(rows)]
+        if not own_verifier:  # else the check has said it
+            warnings += _nameless(file, rows)
         for name in names or ():
             if all(problem.data_source != name for problem in found):
                 raise ValueError(f"--data {name}: {file} has no rows of this data_source")
@@ -85,7 +91,7 @@ def load_problems(
             kept.append(problem)
     _refuse_repeats(kept)
     files = [DataFile(file, _sha256(Path(file).expanduser())) for file in wanted]
-    return kept, files, check.warnings
+    return kept, files, warnings
 
 
 def _wanted_sources(data: Sequence[str]) -> dict[str, list[str] | None]:
@@ -96,8 +102,7 @@ def _wanted_sources(data: Sequence[str]) -> dict[str, list[str] | None]:
         name = by_name.get(item.lower())
         if name is None or Path(item).exists():
             _make_demo_file(Path(item))
-            if "://" in item:
-                raise ValueError(f"--data {item}: give a local file")
+            _check_named(item)
             wanted[item] = None
             continue
         file = _benchmark_file(name)
@@ -107,6 +112,19 @@ def _wanted_sources(data: Sequence[str]) -> dict[str, list[str] | None]:
         if name not in names:
             names.append(name)
     return wanted
+
+
+def _check_named(item: str) -> None:
+    path = Path(item).expanduser()
+    if "://" in item:
+        raise ValueError(f"--data {item}: give a local file")
+    if path.is_dir():
+        raise ValueError(f"--data {item} is a folder; name the parquet files in it")
+    if not path.exists() and path.name == item and not path.suffix:
+        raise ValueError(
+            f"--data {item}: no such file, nor a benchmark; the benchmarks are "
+            f"{', '.join(BENCHMARKS)}"
+        )
 
 
 def _benchmark_file(name: str) -> str:
@@ -129,14 +147,20 @@ def _make_demo_file(path: Path) -> None:
     write_parquet(datasets)
 
 
-def _read(path: Path) -> list[Problem]:
+def _read(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
-        rows = pq.read_table(path).to_pylist()
-    else:  # check_files has let nothing else than .json through
-        text = path.read_text(encoding="utf-8")
-        whole = text.lstrip().startswith("[")
-        rows = json.loads(text) if whole else [json.loads(line) for line in text.splitlines()]
-    return [_problem(number, row) for number, row in enumerate(rows)]
+        return pq.read_table(path).to_pylist()
+    # check_files has let nothing else than .json through
+    text = path.read_text(encoding="utf-8")
+    whole = text.lstrip().startswith("[")
+    return json.loads(text) if whole else [json.loads(line) for line in text.splitlines()]
+
+
+def _nameless(file: str, rows: list[dict[str, Any]]) -> list[str]:
+    count = sum(row["data_source"] is None for row in rows)
+    if not count:
+        return []
+    return [f"--data: {file}: rows without data_source ({count}) are scored as benchmark None"]
 
 
 def _problem(number: int, row: dict[str, Any]) -> Problem:
@@ -191,7 +215,11 @@ def prompt_ids(
     found = []
     for problem in problems:
         ids = tokenizer.apply_chat_template(
-            problem.messages, add_generation_prompt=True, tokenize=True, enable_thinking=thinking
+            problem.messages,
+            add_generation_prompt=True,
+            tokenize=True,
+            enable_thinking=thinking,
+            tokenizer_kwargs=QUIETLY,
         )
         if context is not None and len(ids) >= context:
             raise ValueError(

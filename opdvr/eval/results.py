@@ -89,12 +89,16 @@ def _mean_over(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     return mean
 
 
-def render_table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """A Markdown table, one line a benchmark; the mean comes last, where there is more than one."""
+def render_table(results: Mapping[str, Mapping[str, Any]], judge_failures: int = 0) -> str:
+    """A Markdown table, one line a benchmark; the mean comes last, where there is more than one.
+
+    Where a judge failed on answers, its column has a star, and a note below the table their number.
+    """
     n = results[MEAN]["n"]
     judged = "avg_judge" in results[MEAN]
+    star = "*" if judged and judge_failures else ""
     header = ["benchmark", "problems", f"avg@{n}", "95 %"]
-    header += [f"avg@{n} with judge"] if judged else []
+    header += [f"avg@{n} with judge{star}"] if judged else []
     header += [f"pass@{n}", f"maj@{n}"] if n > 1 else []
     header += ["solved none", "solved all", "tokens", "truncated", "no box", "distinct-4"]
     rows = [
@@ -104,7 +108,11 @@ def render_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [_line(header, widths), _line(["-" * width for width in widths], widths)]
-    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
+    lines += [_line(row, widths) for row in rows]
+    if star:
+        answers = "1 answer" if judge_failures == 1 else f"{judge_failures:,} answers"
+        lines += ["", rf"\* too low, perhaps: the judge gave no verdict on {answers}"]
+    return "\n".join(lines)
 
 
 def _row(name: str, found: Mapping[str, Any], n: int, judged: bool) -> list[str]:

@@ -9,16 +9,18 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_type_hints
 
-from opdvr.eval.jsonl import read_lines
-from opdvr.integration.checkpoints import write_atomically
+from opdvr.eval.jsonl import damaged, read_lines, read_object, write_whole
 
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
 LOCK = "eval.lock"  # held (flock) by the process that evaluates; the kernel frees it on any death
 _SEED_BITS = 62  # fits a signed 64-bit integer
 _SHOWN_CHARS = 120
+# What scoring reads of run.json and of its settings.
+_RUN_KEYS = ("settings", "data", "verifier", "answer_forms", "trainer_validation", "command")
+_SETTINGS_KEYS = {"model", "data", "limit", "n", "temperature", "top-p", "max-tokens", "thinking"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Sample:
     text: str
 
 
+_TYPES = get_type_hints(Sample)
+
+
 def sample_seed(seed: int, key: str, sample: int) -> int:
     """The seed of one sample: the same in a resumed evaluation, another for every other sample."""
     digest = hashlib.sha256(f"{seed}/{key}/{sample}".encode()).digest()
@@ -60,7 +65,10 @@ def hold(folder: Path) -> TextIO:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process evaluates)
     except OSError as error:
-        raise ValueError(f"--output {folder} cannot be written ({error})") from None
+        raise ValueError(
+            f"--output {folder} cannot be written ({error}); free space, make it writable, or "
+            "choose another --output"
+        ) from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,44 +79,67 @@ def hold(folder: Path) -> TextIO:
     return file
 
 
-def read_samples(path: Path, repair: bool = False) -> Iterator[Sample]:
+def read_samples(
+    path: Path, repair: bool = False, expected: tuple[Collection[str], int] | None = None
+) -> Iterator[Sample]:
     """All whole lines of samples.jsonl, in the order written; `repair` as in `read_lines`.
 
+    Args:
+        path: of the file.
+        repair: set a torn last line aside.
+        expected: (the problems' keys, n) of the evaluation whose samples these must be.
+
     Raises:
-        ValueError: a line is damaged, or a sample is there twice.
+        ValueError: a line is damaged, a sample is there twice, or it is none of the evaluation.
     """
     seen: set[tuple[str, int]] = set()
     for number, content in read_lines(path, repair):
-        try:
-            sample = Sample(**content)
-        except TypeError as error:
-            raise ValueError(f"{path}, line {number} is no sample ({error})") from None
+        sample = _sample_of(content, path, number)
         if (sample.key, sample.sample) in seen:
-            raise ValueError(f"{path}, line {number}: sample {sample.sample} of {sample.key} twice")
+            twice = f"sample {sample.sample} of {sample.key} twice"
+            raise damaged(path, number, twice)
         seen.add((sample.key, sample.sample))
+        if expected is not None:
+            keys, n = expected
+            if sample.key not in keys or not 0 <= sample.sample < n:
+                other = f"sample {sample.sample} of {sample.key} is not of this evaluation"
+                raise damaged(path, number, other)
         yield sample
+
+
+def _sample_of(content: dict[str, Any], path: Path, number: int) -> Sample:
+    """The line's sample, if it has every field, each of its type."""
+    try:
+        sample = Sample(**content)
+    except TypeError as error:
+        raise damaged(path, number, f"no sample: {error}") from None
+    wrong = [name for name, kind in _TYPES.items() if not isinstance(getattr(sample, name), kind)]
+    if wrong:
+        raise damaged(path, number, f"no sample: {', '.join(wrong)} of a wrong type")
+    return sample
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> bool:
     """Whether the folder holds an evaluation already; if so, with the same settings.
 
-    Of a setting with a name and a fingerprint only the fingerprint has to be the same.
+    Of a setting with a name and a fingerprint only the fingerprint has to be the same. Settings
+    that are not given are not compared.
 
     Raises:
-        ValueError: it was begun with other settings: one line that names the first difference.
+        ValueError: it was begun with other settings: one line that names all that differ.
     """
     if not (folder / RUN).exists():
         if (folder / SAMPLES).exists():
             raise ValueError(f"{folder} has {SAMPLES} but no {RUN}; choose another --output")
         return False
     saved = read_run(folder)["settings"]
-    for name in sorted({*saved, *settings}):
-        before, now = saved.get(name), settings.get(name)
-        if _compared(before) != _compared(now):
-            raise ValueError(
-                f"{folder} was begun with {name} {_shown(before)}, not {_shown(now)}; choose "
-                "another --output"
-            )
+    differing = [
+        f"{name} {_shown(saved.get(name))}, not {_shown(now)}"
+        for name, now in sorted(settings.items())
+        if _compared(saved.get(name)) != _compared(now)
+    ]
+    if differing:
+        raise ValueError(f"{folder} was begun with {'; '.join(differing)}; choose another --output")
     return True
 
 
@@ -132,16 +163,28 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     if not path.is_file():
         raise ValueError(f"{folder} holds no evaluation (it has no {RUN})")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
+    remedy = "restore it, or choose another --output and sample anew"
+    run = read_object(path, _RUN_KEYS, remedy)
+    if not are_settings(run["settings"]):
+        raise ValueError(f"{path} is damaged (its settings are not whole); {remedy}")
+    return run
+
+
+def are_settings(value: Any) -> bool:  # noqa: ANN401
+    """Whether it holds what is read of an evaluation's settings."""
+    return (
+        isinstance(value, dict)
+        and _SETTINGS_KEYS <= value.keys()
+        and isinstance(value["n"], int)
+        and all(isinstance(value[name], dict) for name in ("model", "data"))
+        and all({"name", "fingerprint"} <= value[name].keys() for name in ("model", "data"))
+    )
 
 
 def write_run(folder: Path, settings: dict[str, Any], details: dict[str, Any]) -> None:
     """Write run.json: the settings that a resume must repeat, and what is good to know besides."""
     content = {"settings": settings, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **details}
-    write_atomically(folder / RUN, json.dumps(content, indent=2, ensure_ascii=False))
+    write_whole(folder / RUN, json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def missing_samples(

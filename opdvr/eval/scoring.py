@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,15 +15,16 @@ import numpy as np
 from opdvr import verifier as rules
 from opdvr.eval import judge as judging
 from opdvr.eval.chart import draw_accuracy
-from opdvr.eval.grading import Benchmark, Rules, Scored, as_benchmarks, grade, load_verifier
-from opdvr.eval.jsonl import write_lines
+from opdvr.eval.grading import Benchmark, Scored, as_benchmarks, grade
+from opdvr.eval.jsonl import read_object, write_lines, write_whole, writing
 from opdvr.eval.judge_models import asker
 from opdvr.eval.options import JudgeOptions
 from opdvr.eval.problems import Problem
 from opdvr.eval.progress import PLAIN_EVERY_S
 from opdvr.eval.results import MEAN, render_table, summarise
-from opdvr.eval.samples import Sample
-from opdvr.integration.checkpoints import write_atomically
+from opdvr.eval.samples import Sample, are_settings
+from opdvr.eval.trained import validation_line
+from opdvr.eval.verdicts import Rules, load_verifier
 
 SCORED = "scored.jsonl"
 PROBLEMS = "problems.jsonl"
@@ -54,7 +56,11 @@ def score(
         say: says a line.
 
     Returns:
-        The table.
+        The table, below a line that names the verifier.
+
+    Raises:
+        VerifierFailure: a user's verifier failed on a sample; nothing is written.
+        Unwritable: a file cannot be written.
     """
     started = time.monotonic()
     n = run["settings"]["n"]
@@ -67,9 +73,8 @@ def score(
     if judge is not None:
         judged, tally = _ask_judge(folder, problems, scored, benchmarks, judge, say)
     found = summarise(benchmarks, judged)
-    model = run["settings"]["model"]["name"]
     content = {
-        "model": model,
+        "model": run["settings"]["model"]["name"],
         "settings": run["settings"],
         **asdict(verdicts_by),
         "verifier_counts": verifier_counts,
@@ -78,12 +83,33 @@ def score(
         "mean": found[MEAN],
         "benchmarks": {name: metrics for name, metrics in found.items() if name != MEAN},
     }
-    write_atomically(folder / RESULTS_JSON, json.dumps(content, indent=2, ensure_ascii=False))
+    # A verdict that is no finite number has ended the scoring.
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(folder / RESULTS_JSON, text)
     write_lines(folder / PROBLEMS, _per_problem(problems, benchmarks, judged))
-    table = render_table(found)
-    write_atomically(folder / RESULTS_TABLE, _page(model, run, table, tally))
-    draw_accuracy(found, f"{model}\n{_sampling(run['settings'])}", folder / CHART)
-    return table
+    return _write_page(folder, run, verdicts_by, found, tally)
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """The content of results.json.
+
+    Raises:
+        ValueError: there is none yet, or a damaged one.
+    """
+    path = folder / RESULTS_JSON
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {RESULTS_JSON}; finish its evaluation first")
+    results = read_object(path, ("model", "settings", *asdict(Rules())), again(folder))
+    if not are_settings(results["settings"]):
+        raise ValueError(f"{path} is damaged (its settings are not whole); {again(folder)}")
+    return results
+
+
+def again(folder: Path) -> str:
+    """The remedy for a damaged file that scoring writes."""
+    return (
+        f"write it anew with: {shlex.join(['python', '-m', 'opdvr', 'eval', 'score', str(folder)])}"
+    )
 
 
 def _verdicts(
@@ -160,11 +186,6 @@ def _per_problem(
     return lines
 
 
-def validation_line(run: dict[str, Any]) -> str:
-    """The trainer's figures for a checkpoint, in words; "" where there are none."""
-    return ", ".join(f"{key} {value:.3f}" for key, value in run["trainer_validation"].items())
-
-
 def _sampling(settings: dict[str, Any]) -> str:
     thinking = "on" if settings["thinking"] else "off"
     return (
@@ -173,7 +194,26 @@ def _sampling(settings: dict[str, Any]) -> str:
     )
 
 
-def _page(model: str, run: dict[str, Any], table: str, tally: judging.Tally | None) -> str:
+def _write_page(
+    folder: Path,
+    run: dict[str, Any],
+    verdicts_by: Rules,
+    found: dict[str, dict[str, Any]],
+    tally: judging.Tally | None,
+) -> str:
+    """Table and chart; returns the table."""
+    model = run["settings"]["model"]["name"]
+    failed = 0 if tally is None else tally.failed
+    table = f"Scored by {verdicts_by}\n\n{render_table(found, failed)}"
+    write_whole(folder / RESULTS_TABLE, _page(model, run, verdicts_by, table, tally))
+    with writing(folder / CHART):
+        draw_accuracy(found, f"{model}\n{_sampling(run['settings'])}", folder / CHART)
+    return table
+
+
+def _page(
+    model: str, run: dict[str, Any], verdicts_by: Rules, table: str, tally: judging.Tally | None
+) -> str:
     settings = run["settings"]
     lines = [f"# {model}", "", f"{_sampling(settings)}, seed {settings['seed']}", "", table, ""]
     lines += [
@@ -182,7 +222,7 @@ def _page(model: str, run: dict[str, Any], table: str, tally: judging.Tally | No
         "",
     ]
     if run["trainer_validation"]:
-        lines += [f"The trainer's own validation: {validation_line(run)}.", ""]
+        lines += [f"The trainer's own validation: {validation_line(run, verdicts_by)}.", ""]
     if tally is not None:
         lines += [f"With judge: {_judge_line(tally)}.", ""]
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -17,8 +17,7 @@ def output_in(log: Path) -> Iterator[TextIO]:
     Yields:
         A stream to what stderr was.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
         with (
@@ -29,8 +28,23 @@ def output_in(log: Path) -> Iterator[TextIO]:
                 os.dup2(file.fileno(), descriptor)
             yield terminal
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            _flush()
+        except OSError:
+            # The disk of the log is full. What is left must not come out in the terminal later.
+            _into_nothing(kept)
+            _flush()
         for descriptor, original in kept.items():
             os.dup2(original, descriptor)
             os.close(original)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _into_nothing(descriptors: Iterable[int]) -> None:
+    with open(os.devnull, "wb") as nothing:
+        for descriptor in descriptors:
+            os.dup2(nothing.fileno(), descriptor)

@@ -45,6 +45,16 @@ def sample(of, index, text, tokens=5, finish="stop"):
     return Sample(of.key, index, of.data_source, tokens, finish, 1, text)
 
 
+def settings(**others):
+    """Settings as run.json and results.json have them."""
+    named = {"name": "x", "fingerprint": "1" * 32}
+    return {
+        **{"model": named, "data": named, "limit": None, "n": 4, "temperature": 1.0},
+        **{"top-p": 1.0, "max-tokens": 9, "thinking": False},
+        **others,
+    }
+
+
 def run_eval(*arguments, timeout=300):
     return subprocess.run(
         eval_command(*arguments),

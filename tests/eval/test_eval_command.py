@@ -5,50 +5,9 @@ import json
 import pytest
 from evaluating import ROOT, STUDENT, lines_of, row, write_data
 
-from opdvr.eval import command, sampling
+from opdvr.eval import command, prepare
 from opdvr.eval.options import read_sample_options
 from opdvr.eval.samples import SAMPLES
-from opdvr.inference import Completion
-
-
-@pytest.fixture
-def data(tmp_path):
-    rows = [row("12*3+4=?", "40"), row("2*3+4=?", "10"), row("5*3+4=?", "19", "other")]
-    return write_data(tmp_path / "data.parquet", rows)
-
-
-@pytest.fixture
-def arguments(tmp_path, data):
-    """The command line of a small evaluation."""
-    return [
-        *("--model", str(STUDENT), "--data", str(data), "--output", str(tmp_path / "out")),
-        *("--n", "2", "--device", "cpu", "--max-tokens", "9"),
-    ]
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    """Stands in for vLLM: answers 40 to everything; `asked` has the requests of each start."""
-
-    class Engine:
-        asked = []
-        stop_after = None
-        options = {}
-
-        def generate(self, settings, sampling, requests, engines, apart, ready):
-            self.asked.append(list(requests))
-            self.settings, self.sampling, self.apart = settings, sampling, apart
-            ready()
-            for count, request in enumerate(self.asked[-1]):
-                if count == self.stop_after:
-                    raise KeyboardInterrupt
-                finish = "length" if request.prompt == 2 else "stop"
-                yield Completion(request.prompt, request.sample, (5, 6), "\\boxed{40}", finish)
-
-    engine = Engine()
-    engine.asked = []
-    monkeypatch.setattr(sampling, "generate", engine.generate)
-    return engine
 
 
 def test_a_whole_evaluation(engine, arguments, tmp_path, capsys):
@@ -67,6 +26,9 @@ def test_a_whole_evaluation(engine, arguments, tmp_path, capsys):
     assert results["benchmarks"]["opdvr-demo"]["pass"] == {"1": 0.5, "2": 0.5}
     table = capsys.readouterr().out
     assert table.strip() in (out / "results.md").read_text()
+    assert table.startswith("Scored by opdvr.verifier:compute_score\n\n| benchmark")
+    run = json.loads((out / "run.json").read_text())
+    assert (run["verifier"], run["answer_forms"]) == ("opdvr.verifier:compute_score", "boxed")
     assert "| opdvr-demo " in table and "mean of benchmarks" in table
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     # what the engine was asked for
@@ -116,10 +78,17 @@ def test_scored_again_with_another_verifier(engine, arguments, tmp_path, capsys)
     assert "3 of 6 samples; first finish it with: python -m opdvr eval" in capsys.readouterr().err
 
 
-def test_other_data_or_settings_are_refused(engine, arguments, data, tmp_path, capsys):
+def test_other_data_or_settings_are_refused(engine, arguments, data, tmp_path, capsys, monkeypatch):
     assert command.main(arguments) == 0
     assert command.main([*arguments, "--temperature", "0.5"]) == 2
     assert "begun with temperature 0.7, not 0.5" in capsys.readouterr().err
+    # all that differ, before torch is imported to look for a GPU
+    monkeypatch.delenv("OPDVR_DEVICE", raising=False)
+    monkeypatch.delattr(prepare, "find_device")
+    place = arguments.index("--device")
+    anywhere = arguments[:place] + arguments[place + 2 :]
+    assert command.main([*anywhere, "--temperature", "0.5", "--n", "3"]) == 2
+    assert "with n 2, not 3; temperature 0.7, not 0.5; choose" in capsys.readouterr().err
     write_data(data, [row("12*3+4=?", "41")])
     assert command.main(arguments) == 2
     assert "begun with data" in capsys.readouterr().err
@@ -171,7 +140,10 @@ def test_the_trainers_figures_stand_beside_a_checkpoints(engine, arguments, tmp_
         (["--judge-model", "nowhere"], "--judge-model: model folder not found: nowhere"),
         (["--verifier", "json:dumps", "--answer-forms", "any"], "--answer-forms"),
         (["--data", "none.parquet"], "not found: none.parquet"),
-        (["--model", "nowhere"], "model folder not found: nowhere"),
+        (["--data", "AIME99"], "the benchmarks are AIME24, AIME25, AMC23"),
+        (["--data", "opdvr"], "--data opdvr is a folder"),
+        (["--data", "README.md"], "README.md"),
+        (["--model", "nowhere"], "not found: nowhere (a model of the hub is named owner/name)"),
         (["--unknown"], "--unknown"),
     ],
 )

@@ -3,18 +3,21 @@
 import json
 
 import pytest
+from evaluating import settings
 
 from opdvr.eval.compare import compare_folders, render
 from opdvr.eval.jsonl import write_lines
 from opdvr.eval.results import MEAN
 from opdvr.eval.statistics import RESAMPLES
+from opdvr.verifier.custom import OWN
 
 
-def folder(path, averages, n=4):
+def folder(path, averages, n=4, verifier=OWN, answer_forms="boxed"):
     """A scored evaluation: {(source, row): avg}."""
     path.mkdir()
-    settings = {"n": n, "temperature": 1.0, "top-p": 1.0, "max-tokens": 9, "thinking": False}
-    (path / "results.json").write_text(json.dumps({"model": path.name, "settings": settings}))
+    results = {"model": path.name, "settings": settings(n=n)}
+    results |= {"verifier": verifier, "answer_forms": answer_forms}
+    (path / "results.json").write_text(json.dumps(results))
     lines = [
         {
             "key": f"{source}:d:{row}",
@@ -81,3 +84,44 @@ def test_what_does_not_pair_is_said_or_refused(tmp_path):
     (tmp_path / "d").mkdir()
     with pytest.raises(ValueError, match="no results.json"):
         compare_folders(a, tmp_path / "d")
+
+
+def test_other_verifiers_or_answer_forms_are_said(tmp_path):
+    averages = {("x", 0): 1.0}
+    a, b = folder(tmp_path / "a", averages), folder(tmp_path / "b", averages)
+    assert "alike" not in render(compare_folders(a, b), show=1)
+    c = folder(tmp_path / "c", averages, answer_forms="any")
+    line = f"not scored alike: A by {OWN}, B by {OWN} with answer forms 'any'"
+    assert line in render(compare_folders(a, c), show=1).splitlines()
+    d = folder(tmp_path / "d", averages, verifier="mine.py:f")
+    assert f"A by mine.py:f, B by {OWN}" in render(compare_folders(d, a), show=1)
+    assert compare_folders(d, a)["before"]["verifier"] == "mine.py:f"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("results.json", '{\n"model": ', r"results\.json, line 2 is damaged"),
+        ("results.json", "[]", "no JSON object"),
+        ("results.json", "\udcff", "is damaged .*decode"),
+        ("results.json", '{"model": "x", "settings": {}}', "lacks verifier, answer_forms"),
+        (
+            "results.json",
+            '{"model": "x", "settings": {}, "verifier": "v", "answer_forms": "any"}',
+            "settings are not whole",
+        ),
+        ("problems.jsonl", "{}\n{broken\n", r"problems\.jsonl, line 1 is damaged .it lacks key"),
+        ("problems.jsonl", "{broken\n", r"problems\.jsonl, line 1 is damaged"),
+        ("problems.jsonl", None, "problems.jsonl is missing"),
+    ],
+)
+def test_damaged_results_are_named_with_the_remedy(tmp_path, name, content, message):
+    a = folder(tmp_path / "a", {("x", 0): 1.0})
+    b = folder(tmp_path / "b c", {("x", 0): 1.0})
+    if content is None:
+        (b / name).unlink()
+    else:
+        (b / name).write_bytes(content.encode("utf-8", errors="surrogateescape"))
+    remedy = f"write it anew with: python -m opdvr eval score '{b}'"
+    with pytest.raises(ValueError, match=f"{message}.*; {remedy}$"):
+        compare_folders(a, b)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from evaluating import STUDENT, problem, sample
 
-from opdvr.eval.grading import Rules, as_benchmarks, as_verdict, grade, load_verifier
+from opdvr.eval.grading import as_benchmarks, grade
 from opdvr.eval.results import MEAN, render_table, summarise
 from opdvr.eval.statistics import NO_VOTE
+from opdvr.eval.verdicts import Rules, as_verdict, load_verifier
 from opdvr.verifier import answer_key
 from opdvr.verifier.custom import OWN
 

@@ -8,11 +8,13 @@ import pytest
 from evaluating import problem, sample
 
 from opdvr.eval import judge as jd
-from opdvr.eval.grading import Rules, as_benchmarks, grade, load_verifier
+from opdvr.eval.grading import as_benchmarks, grade
 from opdvr.eval.options import JudgeOptions
 from opdvr.eval.results import MEAN, render_table, summarise
+from opdvr.eval.verdicts import Rules, load_verifier
 
 KEY = "sk-very-secret"
+NOTE = r"\* too low, perhaps: the judge gave no verdict on {}"
 
 
 class Judge(ThreadingHTTPServer):
@@ -110,6 +112,12 @@ def test_only_rejected_answers_are_asked_and_each_once(server, tmp_path):
     assert found["a"]["avg_judge"] == found[MEAN]["avg_judge"] == 0.5
     assert "avg@6 with judge" in render_table(found)
     assert "judge" not in render_table(summarise(benchmarks))
+    # what the judge failed on is noted below the table, and the column bears a mark
+    table = render_table(found, judge_failures=2)
+    assert "avg@6 with judge*" in table
+    assert table.splitlines()[-2:] == ["", NOTE.format("2 answers")]
+    assert render_table(found, judge_failures=1).endswith(NOTE.format("1 answer"))
+    assert "*" not in render_table(found)
 
 
 def test_failures_are_counted_apart_and_asked_again(server, tmp_path):

@@ -1,6 +1,7 @@
 """Rows of files and benchmarks as problems, and the prompts made of them."""
 
 import json
+import logging
 import shutil
 from collections import Counter
 
@@ -120,7 +121,33 @@ def test_prompts_are_trainings(tmp_path):
         "add_generation_prompt": True,
         "tokenize": True,
         "enable_thinking": True,
+        "tokenizer_kwargs": {"verbose": False},
     }
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="no chat template"):
         pb.prompt_ids(found, tokenizer, thinking=False, context=None)
+
+
+def test_a_prompt_beyond_the_tokenizers_own_limit_is_no_warning(tmp_path):
+    pytest.importorskip("transformers")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(STUDENT, model_max_length=2)
+    found = load(write_data(tmp_path / "x.parquet", [row("12*3+4=?", "40")]))[0]
+    said = []
+    handler = logging.Handler()
+    handler.emit = said.append
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    try:
+        assert len(pb.prompt_ids(found, tokenizer, thinking=False, context=256)[0]) > 2
+    finally:
+        logger.removeHandler(handler)
+    assert said == []
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match="--data AIME99: no such file, nor .* are AIME24, AIME25"):
+        load("AIME99")
+    with pytest.raises(ValueError, match="is a folder; name the parquet files in it"):
+        load(tmp_path)

@@ -148,3 +148,21 @@ def test_engine_output_goes_to_the_log_and_ours_to_the_terminal(tmp_path):
     assert done.stdout == "before\nafter\n"
     assert done.stderr == "progress\n"
     assert sorted(log.read_text().splitlines()) == ["c code", "child", "python"]
+
+
+def test_a_full_disk_of_the_log_leaves_the_terminal_as_it_was():
+    code = (
+        "from pathlib import Path\n"
+        "from opdvr.inference.quiet import output_in\n"
+        "try:\n"
+        "    with output_in(Path('/dev/full')):\n"
+        "        print('engine')\n"
+        "        raise KeyError\n"
+        "except KeyError:\n"
+        "    print('after')\n"
+    )
+    buffered = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=buffered
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("after\n", "", 0)

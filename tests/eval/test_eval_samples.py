@@ -5,11 +5,19 @@ import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
+from evaluating import settings
 
 from opdvr.eval import samples as sm
-from opdvr.eval.jsonl import LineWriter, read_lines, write_lines
+from opdvr.eval.jsonl import LineWriter, Unwritable, read_lines, write_lines
+
+# What run.json has besides its settings.
+DETAILS = {
+    **{"data": [], "verifier": None, "answer_forms": None},
+    **{"trainer_validation": {}, "command": ["x"]},
+}
 
 
 def line(key="a:1:0", sample=0, text="\\boxed{1}"):
@@ -71,7 +79,8 @@ def test_reading_alone_changes_nothing(tmp_path):
     [
         (b"{broken\n", "line 2 is damaged"),
         (b"[1]\n", "no JSON object"),
-        (b'{"key": "a"}\n', "line 2 is no sample"),
+        (b'{"key": "a"}\n', "line 2 is damaged .no sample.*; take the line out"),
+        (json.dumps(line() | {"text": None, "tokens": "3"}).encode() + b"\n", "tokens, text of a"),
         (json.dumps(line()).encode() + b"\n", "sample 0 of a:1:0 twice"),
     ],
 )
@@ -133,17 +142,20 @@ def test_a_folder_is_held_by_one_process(tmp_path):
 
 def test_resuming_with_other_settings_is_refused(tmp_path):
     model = {"name": "student", "fingerprint": "1" * 32}
-    settings = {"model": model, "n": 4, "top-p": 0.95}
-    assert sm.check_settings(tmp_path, settings) is False
-    sm.write_run(tmp_path, settings, {"command": ["x"]})
-    assert sm.check_settings(tmp_path, settings) is True
+    begun = settings(model=model)
+    assert sm.check_settings(tmp_path, begun) is False
+    sm.write_run(tmp_path, begun, DETAILS)
+    assert sm.check_settings(tmp_path, begun) is True
     # the same weights by another path are the same model
-    assert sm.check_settings(tmp_path, {**settings, "model": {**model, "name": "./student"}})
+    assert sm.check_settings(tmp_path, {**begun, "model": {**model, "name": "./student"}})
     with pytest.raises(ValueError, match="begun with n 4, not 8; choose another --output"):
-        sm.check_settings(tmp_path, {**settings, "n": 8})
+        sm.check_settings(tmp_path, {**begun, "n": 8})
+    # all that differ are named; what is not known yet is not compared
+    with pytest.raises(ValueError, match=r"with n 4, not 8; top-p 1.0, not 0.5; choose"):
+        sm.check_settings(tmp_path, {"n": 8, "top-p": 0.5})
     other = {"name": "student", "fingerprint": "2" * 32}
     with pytest.raises(ValueError, match=r"model student \(11111111\), not student \(22222222\)"):
-        sm.check_settings(tmp_path, {**settings, "model": other})
+        sm.check_settings(tmp_path, {**begun, "model": other})
 
 
 def test_samples_without_a_record_are_not_taken_over(tmp_path):
@@ -152,9 +164,50 @@ def test_samples_without_a_record_are_not_taken_over(tmp_path):
         sm.check_settings(tmp_path, {})
     with pytest.raises(ValueError, match="holds no evaluation"):
         sm.read_run(tmp_path)
-    (tmp_path / sm.RUN).write_text("{")
-    with pytest.raises(ValueError, match="damaged"):
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{\n"settings": {', "line 2 is damaged"),
+        ("[]", "no JSON object"),
+        ("{}", "lacks settings, data"),
+        (json.dumps({"settings": {"n": 4}, **DETAILS}), "settings are not whole"),
+        (json.dumps({"settings": settings(model="m"), **DETAILS}), "settings are not whole"),
+    ],
+)
+def test_a_damaged_run_is_named_with_the_remedy(tmp_path, content, message):
+    (tmp_path / sm.RUN).write_text(content)
+    with pytest.raises(ValueError, match=rf"run\.json.*{message}.*; restore it, or choose another"):
         sm.read_run(tmp_path)
+
+
+def test_samples_of_another_evaluation_are_refused(tmp_path):
+    path = tmp_path / sm.SAMPLES
+    write(path, line(), line(sample=1))
+    assert len(read(path, expected=({"a:1:0"}, 2))) == 2
+    for expected in (({"a:1:0"}, 1), ({"b"}, 2)):
+        with pytest.raises(
+            ValueError, match="line [12] is damaged .*is not of this evaluation.*; take"
+        ):
+            read(path, expected=expected)
+
+
+def test_a_full_disk_is_one_line_that_names_the_file():
+    with LineWriter(Path("/dev/full")) as file, pytest.raises(Unwritable) as raised:
+        file.append(line())
+    assert str(raised.value) == (
+        "/dev/full cannot be written (No space left on device); free space (or make it writable) "
+        "and run the same command again"
+    )
+
+
+def test_files_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "x.jsonl.tmp").mkdir()
+    with pytest.raises(Unwritable, match=r"x\.jsonl cannot be written .*; free space"):
+        write_lines(tmp_path / "x.jsonl", [{"a": 1}])
+    with pytest.raises(Unwritable, match="cannot be written"):
+        LineWriter(tmp_path)
 
 
 def test_whole_files_of_lines(tmp_path):

@@ -61,7 +61,10 @@ def prepare(options: EvalOptions, command: list[str], say: Callable[[str], None]
     output = options.output or Path("evaluations") / _default_name(options.model)
     check_judge(options.judge, output)
     problems, files, warnings = load_problems(
-        options.data, options.limit, own_verifier=rules.is_own
+        options.data,
+        options.limit,
+        own_verifier=rules.is_own,
+        boxes_only=rules.answer_forms == "boxed",
     )
     for warning in warnings:
         say(warning)

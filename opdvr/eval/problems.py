@@ -59,9 +59,11 @@ class DataFile:
 
 
 def load_problems(
-    data: Sequence[str], limit: int | None, own_verifier: bool
+    data: Sequence[str], limit: int | None, own_verifier: bool, boxes_only: bool = True
 ) -> tuple[list[Problem], list[DataFile], list[str]]:
     """The problems of files and benchmark names, in order; the first `limit` of each data source.
+
+    `boxes_only`: whether prompts that ask for "Answer:" are worth a warning.
 
     Returns:
         Problems, the files they come from, and warnings (one line each).
@@ -71,7 +73,7 @@ def load_problems(
             twice.
     """
     wanted = _wanted_sources(data)
-    check = check_files(list(wanted), "--data", own_verifier=own_verifier)
+    check = check_files(list(wanted), "--data", own_verifier=own_verifier, boxes_only=boxes_only)
     problems: list[Problem] = []
     warnings = check.warnings
     for file, names in wanted.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
 from opdvr.eval.jsonl import damaged, read_lines, read_object, write_whole
+from opdvr.report.lock import lock_folder
 
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
@@ -61,22 +61,13 @@ def hold(folder: Path) -> TextIO:
     Raises:
         ValueError: another process evaluates into it, or it cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process evaluates)
-    except OSError as error:
-        raise ValueError(
-            f"--output {folder} cannot be written ({error}); free space, make it writable, or "
-            "choose another --output"
-        ) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(
-            f"another process is evaluating into {folder}; choose another --output"
-        ) from None
-    return file
+    return lock_folder(
+        folder,
+        LOCK,
+        f"--output {folder} cannot be written ({{error}}); free space, make it writable, or "
+        "choose another --output",
+        f"another process is evaluating into {folder}; wait for it, or choose another --output",
+    )
 
 
 def read_samples(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig
 
 from opdvr.data.schema import check_files, overlap_warning
+from opdvr.data.wording import how_many
 from opdvr.integration.config import OWN_VERIFIER_PATH
 from opdvr.integration.preflight_models import check_models
 from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
@@ -222,7 +223,7 @@ def check_data(config: DictConfig) -> list[str]:
     )
     if 0 < train.rows < config.data.train_batch_size:
         raise ValueError(
-            f"{TRAIN_DATASET} has {train.rows} rows, fewer than one step takes: "
+            f"{TRAIN_DATASET} has {how_many(train.rows, 'row')}, fewer than one step takes: "
             f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
         )
     overlap = overlap_warning(train, TRAIN_DATASET, test)

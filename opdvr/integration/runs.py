@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from opdvr.integration.checkpoints import complete_steps, write_atomically
+from opdvr.report.lock import lock_folder
 
 RECORD = "run.json"  # what the run was started with, and whether it has finished
 LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees it on any death
@@ -58,22 +58,13 @@ def hold(folder: Path) -> TextIO:
     Raises:
         ValueError: another process trains in it.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / LOCK, "w")  # noqa: SIM115  (open as long as the process trains)
-    except OSError as error:
-        raise ValueError(
-            f"the run folder {folder} cannot be written ({error}); set FINAL_CKPT_DIR or "
-            "EXPERIMENT_NAME"
-        ) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(
-            f"another process is training in {folder}; choose another EXPERIMENT_NAME"
-        ) from None
-    return file
+    return lock_folder(
+        folder,
+        LOCK,
+        f"the run folder {folder} cannot be written ({{error}}); set FINAL_CKPT_DIR or "
+        "EXPERIMENT_NAME",
+        f"another process is training in {folder}; choose another EXPERIMENT_NAME",
+    )
 
 
 def record(folder: Path, overrides: list[str], finished: bool) -> None:

@@ -63,9 +63,13 @@ def extract_answer(solution_str: str, answer_forms: str = BOXED) -> str:
 
 
 def _boxed(solution_str: str) -> str:
+    # Braces before the first box close nothing of it.
+    first = solution_str.find(r"\boxed")
+    if first < 0:
+        return ""
     start, end, answer_end = 0, 0, -1
     open_braces: list[int | None] = []  # content start of an open box, None for any other brace
-    for token in _TOKENS.finditer(solution_str):
+    for token in _TOKENS.finditer(solution_str, max(first - 1, 0)):
         text = token.group()
         if text == "{":
             open_braces.append(None)
@@ -78,6 +82,6 @@ def _boxed(solution_str: str) -> str:
         elif text.endswith("{") and len(text) > 2:
             open_braces.append(token.end())
     answer = solution_str[start:end].strip()
-    for bare in _UNBRACED.finditer(solution_str, max(answer_end, 0)):
+    for bare in _UNBRACED.finditer(solution_str, max(answer_end, first - 1, 0)):
         answer = bare.group("answer").rstrip(".,")
     return answer

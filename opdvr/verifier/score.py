@@ -1,6 +1,7 @@
 """The verifier: is the answer that a response commits to the gold answer?"""
 
 import logging
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from opdvr.verifier.compare import TextJudge, Undecided, equal_answers
 from opdvr.verifier.extract import BOXED, extract_answer
 from opdvr.verifier.gold import gold_answers, validate_gold
 from opdvr.verifier.leaves import read_leaf
+from opdvr.verifier.literals import literals_equal, parse_literal
 from opdvr.verifier.pool import VerifierError, VerifierTimeout, get_pool
 from opdvr.verifier.spelling import tidy
 
@@ -20,6 +22,8 @@ logger.setLevel(logging.WARNING)  # verl raises the root's level to ERROR
 MAX_ANSWER_CHARS = 2000
 _CACHE_SIZE = 8192
 _LOGGED_CHARS = 200
+# Most golds and answers: nothing to level in them.
+_PLAIN_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 _counts = {"calls": 0, "timeout": 0, "error": 0}
 _counts_lock = threading.Lock()
@@ -169,6 +173,8 @@ def _tidy_gold(gold: str) -> str:
 # Only verdicts are kept: a comparison that failed raises, and is tried again next time.
 @lru_cache(maxsize=_CACHE_SIZE)
 def _compare(gold_text: str, answer_text: str) -> bool:
+    if _PLAIN_NUMBER.fullmatch(gold_text) and _PLAIN_NUMBER.fullmatch(answer_text):
+        return literals_equal(parse_literal(gold_text), parse_literal(answer_text))
     gold, answer = _tidy_gold(gold_text), tidy(answer_text)
     try:
         return equal_answers(gold, answer, TextJudge())

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opdvr.data.convert import Columns, strict_rows, to_rows
 from opdvr.data.files import sha256_of
 from opdvr.data.overlap import find_overlaps
 from opdvr.data.progress import Progress
-from opdvr.data.reading import Columns, read_records, to_rows
-from opdvr.data.rows import Removed, Repeats, Row, gold_text
+from opdvr.data.reading import read_records
+from opdvr.data.rows import LeftOut, Removed, Repeats, Row, gold_text
 from opdvr.data.text import levelled
 from opdvr.verifier import compute_score, validate_gold
 
 
-def usable_golds(rows: Iterable[Row], removed: list[Removed | Repeats]) -> Iterator[Row]:
+def usable_golds(rows: Iterable[Row], removed: list[LeftOut]) -> Iterator[Row]:
     """Rows whose gold the verifier can use, with the gold as text; the others go to `removed`."""
     for row in rows:
         reason = validate_gold(row.gold)
@@ -25,7 +26,7 @@ def usable_golds(rows: Iterable[Row], removed: list[Removed | Repeats]) -> Itera
             yield replace(row, gold=gold_text(row.gold))
 
 
-def golds_equal_to_themselves(rows: Sequence[Row], removed: list[Removed | Repeats]) -> list[Row]:
+def golds_equal_to_themselves(rows: Sequence[Row], removed: list[LeftOut]) -> list[Row]:
     """Rows whose gold the verifier finds equal to itself; the others go to `removed`.
 
     This reads every gold as mathematics, which takes seconds and hangs on the symbolic engine's
@@ -51,7 +52,7 @@ class _Group:
     repeats: list[int] = field(default_factory=list)
 
 
-def deduplicate(rows: Iterable[Row], removed: list[Removed | Repeats]) -> list[Row]:
+def deduplicate(rows: Iterable[Row], removed: list[LeftOut]) -> list[Row]:
     """One row for each problem, the first; none where its rows have different gold answers.
 
     Problems are the same when their levelled text is; answers when their text is, or when the
@@ -93,7 +94,7 @@ def same_answer(gold: object, other: object) -> bool:
 
 
 def decontaminate(
-    rows: Sequence[Row], references: Sequence[Row], removed: list[Removed | Repeats]
+    rows: Sequence[Row], references: Sequence[Row], removed: list[LeftOut]
 ) -> list[Row]:
     """Rows that overlap with no reference problem (`opdvr.data.overlap`).
 
@@ -118,7 +119,8 @@ def read_references(files: Sequence[Path]) -> tuple[list[Row], list[dict]]:
     references: list[Row] = []
     origins: list[dict] = []
     for file in files:
-        rows = [row for row, _ in to_rows(read_records(file), file.name, Columns(), None, "test")]
+        items = to_rows(read_records(file), file.name, Columns(), None, "test")
+        rows = [row for row, _ in strict_rows(items)]
         references += rows
         origins.append(
             {

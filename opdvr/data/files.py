@@ -15,7 +15,29 @@ _READ_AT_ONCE = 1 << 20  # bytes
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder, which becomes `path` when the block ends well."""
+    """A temporary path in the same folder, which becomes `path` when the block ends well.
+
+    Raises:
+        ValueError: the operating system refuses to write; names `path` and the remedy.
+    """
+    try:
+        with _renamed_to(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
+def cannot_write(path: Path, error: OSError) -> ValueError:
+    """What the operating system refused, about the file or folder that the user knows of."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return ValueError(
+        f"{path} cannot be written ({reason}); give a folder that is writable and has free space "
+        "with --output"
+    )
+
+
+@contextlib.contextmanager
+def _renamed_to(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(descriptor)

@@ -41,20 +41,20 @@ def to_json(value: dict) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def compare(entry: dict, recorded: dict | None) -> str:
-    """One line: as in the manifest, not in it, or in what the entry differs."""
+def compare(entry: dict, name: str, recorded: dict | None) -> str:
+    """One line: equal to the manifest's file `name`, not in there, or in what the entry differs."""
     if recorded is None:
-        return "the manifest has no file of this name"
+        return f"the manifest has no {name}"
     if entry["sha256"] == recorded["sha256"]:
-        return "as in the manifest, to the byte"
+        return f"equal to the manifest's {name}"
     if entry["content_sha256"] == recorded["content_sha256"]:
         return (
-            f"the rows of the manifest, in other bytes (written by pyarrow {entry['pyarrow']}, "
-            f"there {recorded['pyarrow']})"
+            f"the rows of the manifest's {name}, in other bytes (written by pyarrow "
+            f"{entry['pyarrow']}, there {recorded['pyarrow']})"
         )
     differences = [
         f"{key} {entry[key]}, there {recorded[key]}"
         for key in ("rows", "sha256")
         if entry[key] != recorded[key]
     ]
-    return f"differs from the manifest: {'; '.join(differences)}"
+    return f"differs from the manifest's {name}: {'; '.join(differences)}"

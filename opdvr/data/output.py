@@ -7,14 +7,14 @@ from pathlib import Path
 from opdvr.data import manifest, products
 from opdvr.data.files import sha256_of, write_parquet, write_text
 from opdvr.data.rows import (
-    Removed,
-    Repeats,
+    LeftOut,
     Row,
     content_sha256,
     count_removed,
     removed_lines,
     to_table,
 )
+from opdvr.data.wording import how_many
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Product:
 
     output: Path
     rows: list[Row]
-    removed: list[Removed | Repeats]
+    removed: list[LeftOut]
     sources: list[dict]
     given: Path | None = None
     entry: dict = field(default_factory=dict)
@@ -52,6 +52,8 @@ def check_output(output: Path, inputs: list[Path], force: bool) -> None:
     """
     if output.suffix != ".parquet":
         raise ValueError(f"--output {output}: its name must end in .parquet")
+    if output.is_dir():
+        raise ValueError(f"--output {output} is a folder; name a file in it")
     ours = output.name in products.PRODUCTS or sources_file(output).is_file()
     for path in inputs:
         inside = path.is_dir() and output.resolve().parent == path.resolve()
@@ -81,7 +83,8 @@ def write_product(product: Product, command: str) -> None:
     """
     removed = count_removed(product.removed)
     if not product.rows:
-        raise ValueError(f"{product.output}: no row is left (removed: {removed})")
+        reasons = "; ".join(f"{how_many(n, 'row')}: {reason}" for reason, n in removed.items())
+        raise ValueError(f"{product.output} is not written, since no row is left: {reasons}")
     write_parquet(to_table(product.rows), product.output)
     product.entry = manifest.make_entry(
         command,

@@ -12,15 +12,18 @@ from opdvr.data.clean import (
     read_references,
     usable_golds,
 )
-from opdvr.data.files import sha256_of
+from opdvr.data.convert import Columns, refuse_unknown_columns, to_rows
+from opdvr.data.files import cannot_write, sha256_of
 from opdvr.data.output import Product
 from opdvr.data.progress import Progress
-from opdvr.data.reading import Columns, read_records, to_rows
-from opdvr.data.rows import Removed, Repeats, Row, count_removed
+from opdvr.data.reading import UNIFORM_SUFFIXES, read_good_and_broken
+from opdvr.data.refuse import refuse
+from opdvr.data.rows import LeftOut, Row, Unusable
 from opdvr.data.sources import BENCHMARKS, Opened, Source, open_source
-from opdvr.data.table import refuse_rows
+from opdvr.data.wording import how_many
 
 MIN_DIFFICULTY = 6
+_SKIP = "leave them out with --skip-bad, or correct them"
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,11 @@ def make_valid(request: Request) -> Product:
     origins: list[dict] = []
     for source in BENCHMARKS:
         opened = open_source(source, request.source, request.revisions.get(source.name))
-        taken = list(_strict_golds(row for row, _ in opened.rows))
+        taken = _strict_golds(row for row, _ in opened.rows)
         if len(taken) != source.rows:
             raise ValueError(
-                f"{source.name} has {len(taken)} rows, not {source.rows}: it is another version; "
-                "give the right one with --source or --revision"
+                f"{source.name} has {how_many(len(taken), 'row')}, not {source.rows}: it is "
+                "another version; give the right one with --source or --revision"
             )
         rows += taken
         origins.append(opened.origin)
@@ -71,7 +74,7 @@ def make_training(source: Source, request: Request) -> Product:
     """
     references, reference_origins = _references(request)
     opened = open_source(source, request.source, request.revisions.get(source.name))
-    removed: list[Removed | Repeats] = []
+    removed: list[LeftOut] = []
     rows = deduplicate(usable_golds(_hard_enough(opened, source), removed), removed)
     if references:
         rows = decontaminate(rows, references, removed)
@@ -83,32 +86,54 @@ def make_user(request: Request) -> Product:
     """Any file of problems and answers, or one in verl's form, in the schema of our files.
 
     Raises:
-        ValueError: a gold answer that cannot be used, by row, unless they are to be skipped.
+        ValueError: rows that cannot be used, unless they are to be skipped; no row has a column.
     """
     assert request.source is not None, "the command line requires --source"
     path = request.source
-    records = Progress(None, "rows read").over(read_records(path))
-    rows = (
-        row
-        for row, _ in to_rows(
-            records, path.name, request.columns, request.data_source, request.split
-        )
-    )
-    removed: list[Removed | Repeats] = []
+    rows, unusable = _read_own(path, request)
+    total = len(rows) + len(unusable)
+    if not total:
+        raise ValueError(f"--source {path} has no rows")
+    removed: list[LeftOut] = [*unusable]
+    kept = list(usable_golds(rows, removed))
     if request.skip_bad:
-        kept = golds_equal_to_themselves(list(usable_golds(rows, removed)), removed)
+        kept = golds_equal_to_themselves(kept, removed)
     else:
-        kept = list(_strict_golds(rows))
+        refuse(removed, total, _SKIP)
+    _note_bools(rows)
     if request.deduplicate:
         kept = deduplicate(kept, removed)
+    origins: list[dict] = []
     if request.against and not request.keep_overlap:
         references, origins = _references(request)
         kept = decontaminate(kept, references, removed)
-    else:
-        origins = []
-    n_rows = len(kept) + sum(count_removed(removed).values())
-    own = {"files": [{"file": path.name, "sha256": sha256_of(path)}], "rows": n_rows}
+    own = {"files": [{"file": path.name, "sha256": sha256_of(path)}], "rows": total}
     return Product(request.output, kept, removed, [own, *origins], path)
+
+
+def _read_own(path: Path, request: Request) -> tuple[list[Row], list[Unusable]]:
+    """The rows of a user's file, and what stands there and is none."""
+    rows: list[Row] = []
+    unusable: list[Unusable] = []
+    records = Progress(None, "rows read").over(read_good_and_broken(path))
+    columns = request.columns
+    for item in to_rows(records, path.name, columns, request.data_source, request.split):
+        if not isinstance(item, Unusable):
+            rows.append(item[0])
+            continue
+        if path.suffix in UNIFORM_SUFFIXES and isinstance(item.content, dict):
+            refuse_unknown_columns(columns, [item.content], path.name)
+        unusable.append(item)
+    if not rows:
+        records = [item.content for item in unusable if isinstance(item.content, dict)]
+        refuse_unknown_columns(columns, records, path.name)
+    return rows, unusable
+
+
+def _note_bools(rows: Sequence[Row]) -> None:
+    count = sum(isinstance(row.gold, bool) for row in rows)
+    if count:
+        print(f"{how_many(count, 'gold answer')} true or false: written as the text True or False")
 
 
 def make_demo(folder: Path) -> dict[Path, dict]:
@@ -117,8 +142,12 @@ def make_demo(folder: Path) -> dict[Path, dict]:
 
     from opdvr.demo.task import write_parquet
 
+    try:
+        paths = write_parquet(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
     entries: dict[Path, dict] = {}
-    for path in write_parquet(folder):
+    for path in paths:
         rows = pq.read_metadata(path).num_rows
         digest = sha256_of(path)
         origin = [{"name": "opdvr.demo.task", "licence": "Apache-2.0", "rows": rows}]
@@ -126,16 +155,11 @@ def make_demo(folder: Path) -> dict[Path, dict]:
     return entries
 
 
-def _strict_golds(rows: Iterator[Row]) -> Iterator[Row]:
-    bad: list[Removed | Repeats] = []
-    yield from usable_golds(rows, bad)
-    if bad:
-        first = bad[0]
-        refuse_rows(
-            [item.row.place.row for item in bad],
-            f"{first.row.place.file}: {len(bad)} gold answers cannot be used, the first is "
-            f"{first.reason.removeprefix('gold: ')}",
-        )
+def _strict_golds(rows: Iterator[Row]) -> list[Row]:
+    bad: list[LeftOut] = []
+    good = list(usable_golds(rows, bad))
+    refuse(bad, len(good) + len(bad), "correct them, or give another source")
+    return good
 
 
 def _hard_enough(opened: Opened, source: Source) -> Iterator[Row]:
@@ -152,7 +176,8 @@ def _hard_enough(opened: Opened, source: Source) -> Iterator[Row]:
         else:
             yield row
     if dropped:
-        print(f"{source.name}: {dropped:,} rows below difficulty {MIN_DIFFICULTY}", flush=True)
+        dropped_rows = how_many(dropped, "row")
+        print(f"{source.name}: {dropped_rows} below difficulty {MIN_DIFFICULTY}", flush=True)
 
 
 def _references(request: Request) -> tuple[Sequence[Row], list[dict]]:

@@ -1,45 +1,63 @@
-"""Read files of problems and answers: parquet, JSON, JSON lines or CSV, in verl's form or not."""
+"""Read the records of a file: parquet, JSON, JSON lines or CSV, in verl's form or not."""
 
 import csv
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from opdvr.data.rows import Place, Row
-from opdvr.data.text import SUFFIX, problem_of
-
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+# Formats in which all rows have the same columns.
+UNIFORM_SUFFIXES = (".parquet", ".csv")
 _BATCH_ROWS = 4096
 # A cell of a CSV file may be a long text; Python's own limit is 128 KiB.
 _CSV_CELL_BYTES = 1 << 24
+_OTHER_SEPARATORS = (";", "\t")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Where problem, answer and difficulty stand; `a.b` is field b of column a.
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A record that cannot be read, while those after it can.
 
-    Without question and answer rows are in verl's form: prompt and reward_model.ground_truth.
+    Attributes:
+        line: where it stands, from 1; None in a list of JSON.
     """
 
-    question: str | None = None
-    answer: str | None = None
-    difficulty: str | None = None
+    reason: str
+    content: object
+    detail: str = ""
+    line: int | None = None
 
-    @property
-    def verl(self) -> bool:
-        """Whether rows are read in verl's form."""
-        return self.question is None
+
+class _Repeating(dict):
+    """A JSON object that has one key twice, or holds such an object; `key` is that key."""
+
+    key: str
 
 
 def read_records(path: Path) -> Iterator[dict]:
     """The rows of a file as dictionaries, in their order.
 
     Raises:
-        ValueError: another suffix, or a file that cannot be read, by its line where it has lines.
+        ValueError: as `read_good_and_broken`, and for the first record that cannot be read.
+    """
+    for number, record in enumerate(read_good_and_broken(path)):
+        if isinstance(record, Broken):
+            where = f"row {number}" if record.line is None else f"line {record.line}"
+            more = f" ({record.detail})" if record.detail else ""
+            raise ValueError(f"{path}: {where}: {record.reason}{more}")
+        yield record
+
+
+def read_good_and_broken(path: Path) -> Iterator[dict | Broken]:
+    """The rows of a file in their order, those that cannot be read with the reason.
+
+    Raises:
+        ValueError: another suffix, or a file that as a whole cannot be read.
     """
     readers = {
         ".parquet": _parquet_records,
@@ -47,6 +65,8 @@ def read_records(path: Path) -> Iterator[dict]:
         ".json": _json_records,
         ".csv": _csv_records,
     }
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give one file")
     if path.suffix not in readers:
         raise ValueError(f"{path}: its name must end in one of {', '.join(SUFFIXES)}")
     if not path.is_file():
@@ -67,133 +87,102 @@ def _parquet_records(path: Path) -> Iterator[dict]:
     try:
         with pq.ParquetFile(path) as parquet:
             yield from arrow_records(parquet.iter_batches(_BATCH_ROWS))
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is no parquet file ({error})") from None
+    except (pa.ArrowException, OSError) as error:  # OSError: damaged pages
+        raise ValueError(f"{path} is no parquet file, or a damaged one ({error})") from None
 
 
-def _jsonl_records(path: Path) -> Iterator[dict]:
+def _jsonl_records(path: Path) -> Iterator[dict | Broken]:
     with path.open(encoding="utf-8-sig") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line, object_pairs_hook=_object)
             except json.JSONDecodeError as error:
-                raise ValueError(f"{path}: line {number} is no JSON ({error})") from None
-            if not isinstance(record, dict):
-                raise ValueError(f"{path}: line {number} is no JSON object")
-            yield record
+                yield Broken("no JSON", line.rstrip("\r\n"), str(error), number)
+            else:
+                yield _checked(record, line.rstrip("\r\n"), number, has_escapes="\\u" in line)
 
 
-def _json_records(path: Path) -> Iterator[dict]:
+def _json_records(path: Path) -> Iterator[dict | Broken]:
     with path.open(encoding="utf-8-sig") as stream:
-        is_list = stream.read(1) == "["
+        is_list = starts_list(stream)
     if not is_list:  # verl calls JSON lines .json
         yield from _jsonl_records(path)
         return
     try:
-        records = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        records = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is no JSON ({error})") from None
-    for number, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}: row {number} is no JSON object (the first row is 0)")
-        yield record
+    for record in records:
+        yield _checked(record, record, None, has_escapes="\\u" in text)
 
 
-def _csv_records(path: Path) -> Iterator[dict]:
+def starts_list(stream: TextIO) -> bool:
+    """Whether JSON text is one list, not a row a line; the stream is at its start afterwards."""
+    character = stream.read(1)
+    while character.isspace():
+        character = stream.read(1)
+    stream.seek(0)
+    return character == "["
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict:
+    """A JSON object; Python's own reader keeps the last of two equal keys and says nothing."""
+    record = dict(pairs)
+    keys = [key for key, _ in pairs]
+    twice = [key for key in record if keys.count(key) > 1] if len(keys) > len(record) else []
+    inner = [
+        item.key
+        for value in record.values()
+        for item in (value if isinstance(value, list) else [value])
+        if isinstance(item, _Repeating)
+    ]
+    if not twice and not inner:
+        return record
+    repeating = _Repeating(record)
+    repeating.key = (twice + inner)[0]
+    return repeating
+
+
+def _checked(record: object, content: object, line: int | None, has_escapes: bool) -> dict | Broken:
+    if isinstance(record, _Repeating):
+        return Broken("one key twice in an object", content, repr(record.key), line)
+    if not isinstance(record, dict):
+        return Broken("no JSON object", content, line=line)
+    if has_escapes:
+        try:
+            json.dumps(record, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start].encode("unicode_escape").decode()
+            return Broken("half a character", json.dumps(record), half, line)
+    return record
+
+
+def _csv_records(path: Path) -> Iterator[dict | Broken]:
     csv.field_size_limit(_CSV_CELL_BYTES)
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)
+        reader = csv.reader(stream, strict=True)
         try:
-            for record in reader:
-                if None in record or None in record.values():
-                    raise ValueError(
-                        f"{path}: line {reader.line_num} has not the {len(reader.fieldnames)} "
-                        "cells that the first line names"
-                    )
-                yield record
+            names = next(reader, [])
+            _check_header(names, path)
+            for cells in reader:
+                if len(cells) == len(names):
+                    yield dict(zip(names, cells, strict=True))
+                elif cells:  # an empty line is none
+                    detail = f"{len(cells)}, where the first line has {len(names)}"
+                    yield Broken("another number of cells", cells, detail, reader.line_num)
         except csv.Error as error:
             raise ValueError(f"{path}: line {reader.line_num} is no CSV ({error})") from None
 
 
-def to_rows(
-    records: Iterable[dict],
-    file: str,
-    columns: Columns,
-    data_source: str | None,
-    split: str,
-) -> Iterator[tuple[Row, float | None]]:
-    """Each record as a row, with its difficulty where `columns` names one.
-
-    Args:
-        file: how messages and sidecars name the file.
-        data_source: the name that rows get; None keeps that of rows in verl's form.
-
-    Raises:
-        ValueError: a column is missing (with those found), or a problem is no text.
-    """
-    for number, record in enumerate(records):
-        place, where = Place(file, number), f"{file}: row {number} (the first row is 0)"
-        if columns.verl:
-            row = _verl_row(record, place, where, data_source, split)
-        else:
-            row = Row(
-                place=place,
-                data_source=data_source or Path(file).stem,
-                before=(),
-                problem=problem_of(_text(_pick(record, columns.question, place), where)),
-                rewritten=False,
-                gold=_pick(record, columns.answer, place),
-                index=f"{data_source or Path(file).stem}-{number}",
-                split=split,
-            )
-        difficulty = _pick(record, columns.difficulty, place) if columns.difficulty else None
-        yield row, difficulty
-
-
-def _verl_row(record: dict, place: Place, where: str, data_source: str | None, split: str) -> Row:
-    messages = _pick(record, "prompt", place)
-    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
-        raise ValueError(f"{where}: prompt is no list of messages")
-    *before, last = ((m.get("role"), _text(m.get("content"), where)) for m in messages)
-    if last[0] != "user":
-        raise ValueError(f"{where}: the last message of prompt is not the user's")
-    name = data_source or record.get("data_source") or Path(place.file).stem
-    index = (record.get("extra_info") or {}).get("index")
-    problem = problem_of(last[1])
-    return Row(
-        place=place,
-        data_source=name,
-        before=tuple(before),
-        problem=problem,
-        rewritten=last[1] not in (problem, f"{problem} {SUFFIX}"),
-        gold=_pick(record, "reward_model.ground_truth", place),
-        index=f"{name}-{place.row}" if index is None else str(index),
-        split=split,
-    )
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{where}: the problem is no text but {str(value)[:40]!r}")
-    return value
-
-
-def _pick(record: dict, column: str, place: Place) -> object:
-    """The value in `column`, None inside a missing struct; a name with a dot wins over a path."""
-    if column in record:
-        return record[column]
-    value: object = record
-    for part in column.split("."):
-        if value is None:
-            return None
-        if not isinstance(value, dict) or part not in value:
-            # Only JSON rows may differ in their columns.
-            where = f"{place.file}: row {place.row}" if place.row else place.file
-            raise ValueError(
-                f"{where} lacks the column {column} (found: {', '.join(map(str, record))}); name "
-                "others with --question-column and --answer-column"
-            )
-        value = value[part]
-    return value
+def _check_header(names: list[str], path: Path) -> None:
+    if len(names) == 1 and any(separator in names[0] for separator in _OTHER_SEPARATORS):
+        raise ValueError(
+            f"{path}: CSV has commas between its cells, but one column {names[0]!r} was found; "
+            "save it with commas"
+        )
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise ValueError(f"{path} has the column {twice[0]!r} twice; rename one")

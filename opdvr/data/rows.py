@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -85,6 +85,27 @@ class Repeats:
     conflict: bool  # whether that row was left out too, since others contradict it
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """What stands at a row's place and is no problem with an answer.
+
+    Attributes:
+        reason: what is wrong, the same text for every such row.
+        content: the row as it was read, or its text.
+        detail: more about this one; may be empty.
+        line: its line, from 1, where it could not be read as a row.
+    """
+
+    place: Place
+    reason: str
+    content: object
+    detail: str = ""
+    line: int | None = None
+
+
+LeftOut: TypeAlias = Removed | Repeats | Unusable
+
+
 def gold_text(gold: object) -> str:
     """A usable gold answer as text the verifier reads alike: lists as any-of, one item as itself.
 
@@ -116,7 +137,7 @@ def content_sha256(rows: Sequence[Row]) -> str:
     return digest.hexdigest()
 
 
-def count_removed(removed: Sequence[Removed | Repeats]) -> dict[str, int]:
+def count_removed(removed: Sequence[LeftOut]) -> dict[str, int]:
     """Rows that were left out, by reason, in alphabetical order."""
     counts: Counter[str] = Counter()
     for item in removed:
@@ -127,11 +148,12 @@ def count_removed(removed: Sequence[Removed | Repeats]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def removed_lines(removed: Sequence[Removed | Repeats]) -> Iterator[str]:
+def removed_lines(removed: Sequence[LeftOut]) -> Iterator[str]:
     """JSON lines from which removed rows can be put back.
 
-    A line has reason, file, row number, match and the row itself; repeats are one line for each
-    row that they repeat, with row numbers only.
+    A line has reason, file, row number, match and the row itself (as it was read where it is no
+    problem with an answer); repeats are one line for each row that they repeat, with row numbers
+    only.
     """
     for item in removed:
         if isinstance(item, Repeats):
@@ -140,6 +162,13 @@ def removed_lines(removed: Sequence[Removed | Repeats]) -> Iterator[str]:
                 "match": item.of._asdict(),
                 "file": item.of.file,
                 "rows": item.rows,
+            }
+        elif isinstance(item, Unusable):
+            line = {
+                "reason": item.reason,
+                **item.place._asdict(),
+                "match": None,
+                "content": item.content,
             }
         else:
             line = {

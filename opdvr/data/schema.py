@@ -1,5 +1,6 @@
 """What the launchers ask of data files before anything heavy starts, in under a second."""
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,14 +9,21 @@ import pyarrow.compute as pc
 
 from opdvr.data.products import COMMAND, how_to_make
 from opdvr.data.table import (
+    column_flaws,
     gold_values,
+    named_rows,
+    prompt_flaws,
     prompt_texts,
-    read_columns,
-    refuse_rows,
+    read_table,
+    rewrite,
     unjoinable_columns,
 )
 from opdvr.data.text import INSTRUCTIONS, OTHER_FORM
+from opdvr.data.wording import how_many
 from opdvr.verifier import validate_gold
+
+# Golds that are all broken in their own ways would make a message of any length.
+_REASONS_NAMED = 5
 
 
 @dataclass
@@ -74,10 +82,12 @@ def check_files(
         where = f"{option}: {file}"
         if not Path(file).expanduser().is_file():
             raise ValueError(_not_found(option, file))
-        table, schema = read_columns(file, where, [prompt_key, reward_fn_key, "reward_model"])
-        prompts = prompt_texts(table[prompt_key], where, prompt_key)
+        columns = [prompt_key, reward_fn_key, "reward_model"]
+        table, schema = read_table(file, where, columns)
+        _refuse(where, column_flaws(schema, columns, prompt_key, file))
+        _refuse(where, _row_flaws(file, table, prompt_key, own_verifier))
+        prompts = prompt_texts(table[prompt_key])
         if own_verifier:
-            _check_golds(gold_values(table["reward_model"]), where)
             report.warnings += _row_warnings(table[reward_fn_key], where, reward_fn_key)
             report.warnings += _form_warnings(prompts, where) if boxes_only else []
         texts.append(prompts)
@@ -87,12 +97,17 @@ def check_files(
     _check_joinable(schemas, option)
     chunks = [chunk for text in texts for chunk in text.chunks]
     report.prompts = pc.unique(pa.chunked_array(chunks, pa.string()))
-    if report.distinct_prompts < report.rows:
-        report.warnings.append(
-            f"{option}: {report.rows} rows hold {report.distinct_prompts} distinct prompts; "
-            f"repeated ones weigh more in training and in scores; {_more(report)}"
-        )
+    report.warnings += _repeat_warnings(report, option)
     return report
+
+
+def _repeat_warnings(report: DataReport, option: str) -> list[str]:
+    if report.distinct_prompts == report.rows:
+        return []
+    return [
+        f"{option}: {report.rows} rows hold {how_many(report.distinct_prompts, 'distinct prompt')}"
+        f"; repeated ones weigh more in training and in scores; {_more(report)}"
+    ]
 
 
 def overlap_warning(train: DataReport, train_option: str, test: DataReport) -> str | None:
@@ -129,7 +144,22 @@ def _not_found(option: str, file: str) -> str:
     )
 
 
-def _check_golds(golds: list[object], where: str) -> None:
+def _row_flaws(file: str, table: pa.Table, prompt_key: str, own_verifier: bool) -> list[str]:
+    """What is wrong with which rows, and what helps."""
+    flaws = [
+        f"has {flaw}: {named_rows(rows)}" for flaw, rows in prompt_flaws(table[prompt_key]).items()
+    ]
+    if own_verifier:
+        flaws += _gold_flaws(gold_values(table["reward_model"]))
+    return [*flaws, f"leave such rows out: {rewrite(file, '--skip-bad')}"] if flaws else []
+
+
+def _refuse(where: str, flaws: list[str]) -> None:
+    if flaws:
+        raise ValueError(f"{where} {'; '.join(flaws)}")
+
+
+def _gold_flaws(golds: list[object]) -> list[str]:
     reasons: dict[str, str | None] = {}
     bad: dict[str, list[int]] = {}
     for row, gold in enumerate(golds):
@@ -138,16 +168,20 @@ def _check_golds(golds: list[object], where: str) -> None:
             reasons[name] = validate_gold(gold)
         if reasons[name] is not None:
             bad.setdefault(reasons[name], []).append(row)
-    for reason, rows in bad.items():
-        refuse_rows(rows, f"{where}: reward_model.ground_truth cannot be used, {reason}")
+    flaws = [
+        f"has a reward_model.ground_truth that cannot be used, {reason}: {named_rows(rows)}"
+        for reason, rows in itertools.islice(bad.items(), _REASONS_NAMED)
+    ]
+    more = len(bad) - _REASONS_NAMED
+    return flaws if more <= 0 else [*flaws, f"and {how_many(more, 'other reason')}"]
 
 
 def _row_warnings(sources: pa.ChunkedArray, where: str, reward_fn_key: str) -> list[str]:
     if not sources.null_count:
         return []
     return [
-        f"{where}: {sources.null_count} rows have no {reward_fn_key}; their scores are logged "
-        "under the name None"
+        f"{where}: {how_many(sources.null_count, 'row')} without {reward_fn_key}; their scores are "
+        "logged under the name None"
     ]
 
 
@@ -159,8 +193,8 @@ def _form_warnings(prompts: pa.ChunkedArray, where: str) -> list[str]:
     if not misled:
         return []
     return [
-        f"{where}: {misled} of {len(prompts)} prompts ask for {OTHER_FORM!r} and not for "
-        f"\\boxed{{}}, the only form of answer that counts; write them anew with "
+        f"{where}: {misled} of {how_many(len(prompts), 'prompt')} ask for {OTHER_FORM!r} and not "
+        "for \\boxed{}, the only form of answer that counts; write them anew with "
         f"{COMMAND} prepare user, or set ANSWER_FORMS=any"
     ]
 

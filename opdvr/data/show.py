@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from opdvr.data.reading import read_records
+from opdvr.data.wording import escaped
 
 _WIDTH = 96
 _INDENT = "    "
@@ -13,6 +14,8 @@ _INDENT = "    "
 
 def show(path: Path, start: int, count: int, max_characters: int | None) -> Iterator[str]:
     """Lines for `count` rows from row `start` (0 is the first), texts cut at `max_characters`.
+
+    Control characters are shown as Python escapes them.
 
     Raises:
         ValueError: the file cannot be read, or has no such row.
@@ -25,16 +28,18 @@ def show(path: Path, start: int, count: int, max_characters: int | None) -> Iter
         yield ""
         shown += 1
     if not shown:
-        raise ValueError(f"{path} has no row {start} (the first row is 0)")
+        raise ValueError(
+            f"{path} has no row {start} (the first row is 0)" if start else f"{path} has no rows"
+        )
 
 
 def _lines(record: dict, max_characters: int | None, indent: str) -> Iterator[str]:
     for name, value in record.items():
-        if isinstance(value, list) and all(_is_message(item) for item in value):
+        if isinstance(value, list) and value and all(_is_message(item) for item in value):
             for message in value:
-                yield from _text(f"{message['role']}", message["content"], max_characters, indent)
+                yield from _text(message["role"], message["content"], max_characters, indent)
         elif isinstance(value, dict):
-            yield f"{indent}{name}:"
+            yield f"{indent}{escaped(str(name))}:"
             yield from _lines(value, max_characters, indent + _INDENT)
         else:
             yield from _text(name, value, max_characters, indent)
@@ -44,10 +49,11 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and value.keys() >= {"role", "content"}
 
 
-def _text(name: str, value: object, max_characters: int | None, indent: str) -> Iterator[str]:
+def _text(name: object, value: object, max_characters: int | None, indent: str) -> Iterator[str]:
     text = value if isinstance(value, str) else repr(value)
     if max_characters is not None and len(text) > max_characters:
         text = f"{text[:max_characters]} … ({len(text):,} characters)"
+    name, text = escaped(str(name)), escaped(text)
     lines = [
         part
         for line in text.split("\n")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from opdvr.data.convert import Columns, strict_rows, to_rows
 from opdvr.data.files import sha256_of
-from opdvr.data.reading import SUFFIXES, Columns, arrow_records, read_records, to_rows
+from opdvr.data.reading import SUFFIXES, arrow_records, read_records
 from opdvr.data.rows import Row
 
 _SEE = "see the source"
@@ -219,7 +220,8 @@ def _opened(source: Source, records: Iterator[dict], label: str, origin: dict) -
 
     def counted() -> Iterator[tuple[Row, float | None]]:
         everything = itertools.chain([first], records)
-        for item in to_rows(everything, label, columns, source.name, source.split):
+        items = to_rows(everything, label, columns, source.name, source.split)
+        for item in strict_rows(items):
             origin["rows"] += 1
             yield item
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from opdvr.data.command import main
-from opdvr.data.text import prompt_of
+from opdvr.data.text import SUFFIX, prompt_of
 
 
 @pytest.fixture
@@ -34,6 +34,19 @@ def refused(data):
         assert ran.code == 2, ran.out
         assert ran.err.startswith("opdvr data: ") and ran.err.count("\n") == 1, ran.err
         return ran.err
+
+    return run
+
+
+@pytest.fixture
+def found(data):
+    """found(...): the lines of `check` with findings, without the closing one."""
+
+    def run(*arguments):
+        ran = data("check", *arguments)
+        lines = ran.out.splitlines()
+        assert ran.code == (1 if lines[:-1] else 0), ran
+        return lines[:-1]
 
     return run
 
@@ -71,3 +84,31 @@ def write_jsonl(tmp_path):
 def read():
     """read(path): the rows of a parquet file as dictionaries."""
     return lambda path: pq.read_table(path).to_pylist()
+
+
+@pytest.fixture
+def prepare(data, read):
+    """prepare(source, ...): the rows that `prepare user` makes of a file."""
+
+    def run(source, *options):
+        ran = data("prepare", "user", "--source", source, "--output", "out.parquet", *options)
+        assert ran.code == 0, ran.err
+        return read("out.parquet")
+
+    return run
+
+
+@pytest.fixture
+def pairs():
+    """pairs(rows): problem and gold answer of each."""
+
+    def run(rows):
+        return [
+            (
+                row["prompt"][-1]["content"].removesuffix(f" {SUFFIX}"),
+                row["reward_model"]["ground_truth"],
+            )
+            for row in rows
+        ]
+
+    return run

@@ -4,8 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from opdvr.data.check import ENABLE_THINKING, MAX_PROMPT_LENGTH
@@ -15,39 +13,9 @@ ROOT = Path(__file__).parents[2]
 STUDENT = ROOT / "opdvr" / "demo" / "models" / "student"
 
 
-@pytest.fixture
-def found(data):
-    """found(...): the lines of `check` with findings, without the closing one."""
-
-    def run(*arguments):
-        ran = data("check", *arguments)
-        lines = ran.out.splitlines()
-        assert ran.code == (1 if lines[:-1] else 0), ran
-        return lines[:-1]
-
-    return run
-
-
 def test_nothing_found(data, write):
     ran = data("check", write("a.parquet", ["one", "two"]))
     assert (ran.code, ran.out, ran.err) == (0, "1 file checked: nothing found\n", "")
-
-
-def test_raw_columns_are_one_line_with_the_remedy(found, tmp_path):
-    raw = pa.table({"problem_idx": [1], "problem": ["p"], "answer": ["5"]})
-    pq.write_table(raw, tmp_path / "raw.parquet")
-    (line,) = found("raw.parquet")
-    assert line.startswith("raw.parquet: schema: lacks the columns prompt, data_source, reward_mod")
-    assert "(found: problem_idx, problem, answer)" in line
-    assert "opdvr data prepare user --source raw.parquet" in line
-
-
-@pytest.mark.parametrize("content", ["hello", ""])
-def test_a_file_that_cannot_be_read(found, write, tmp_path, content):
-    write("good.parquet", ["one"])
-    (tmp_path / "bad.parquet").write_text(content)
-    (line,) = found("bad.parquet", "good.parquet")
-    assert line.startswith("bad.parquet: schema: is no parquet file")
 
 
 def test_golds_are_grouped_by_reason(found, write):
@@ -57,6 +25,12 @@ def test_golds_are_grouped_by_reason(found, write):
     assert lines[0].startswith(lines[0].split(": gold: ")[0] + ": gold: 2 rows: 1, 4: ")
     assert "empty text" in lines[0] and "--skip-bad" in lines[0]
     assert ": gold: 1 row: 3: " in lines[1] and "missing (None)" in lines[1]
+
+
+@pytest.mark.parametrize("gold", ["\u200b", "\\boxed{}", "{}", "\\text{}"])
+def test_golds_that_are_empty_in_effect(found, write, gold):
+    lines = found(write("a.parquet", ["one", "two", "three"], ["5", gold, gold]))
+    assert len(lines) == 1 and ": gold: 2 rows: 1, 2: the gold answer cannot be" in lines[0]
 
 
 @pytest.mark.parametrize("golds", [[5, 7], [5.5, 7.0], [["3", "5"], ["7"]], ["np.int64(5)", "7"]])
@@ -96,13 +70,14 @@ def test_prompts_that_ask_for_another_form(found, write):
 def test_prompts_that_ask_for_nothing_are_a_note(data, write):
     path = write("a.parquet", [""], prompt=[[{"role": "user", "content": "1+1=?"}]])
     ran = data("check", path)
-    assert ran.code == 0 and ": note: 1 row: 0: " in ran.out and "nothing found" in ran.out
+    assert ran.code == 0 and ": note: 1 row: 0: " in ran.out
+    assert ran.out.endswith("\n1 file checked: no findings, 1 note (the first row is 0)\n")
 
 
 def test_repeats_and_contradictions(found, write):
     problems = ["Find $x$.", "find \\(x\\)", "other", "FIND X", "other"]
     lines = found(write("a.parquet", problems, ["1/2", "0.5", "3", "4", "3"]))
-    assert ": duplicate: 3 rows: 1, 3, 4: " in lines[0] and "2 distinct in 5" in lines[0]
+    assert ": duplicate: 2 rows: 1, 4: " in lines[0] and "2 distinct in 5" in lines[0]
     assert ": conflict: 1 row: 3: " in lines[1]
 
 
@@ -122,7 +97,7 @@ def test_train_and_test_that_overlap(found, write):
     for files in (("train.parquet", "test.parquet"), ("test.parquet", "train.parquet")):
         lines = found(*files)
         assert lines[0].startswith("train.parquet: overlap, exact: 1 row: 1: the same problem as")
-        assert "rows 1 of test.parquet" in lines[0]
+        assert "the same problem as row 1 of test.parquet" in lines[0]
         assert lines[1].startswith("train.parquet: overlap, n-gram: 1 row: 2: ")
         assert "prepare user --source train.parquet --against test.parquet" in lines[1]
         assert len(lines) == 2
@@ -134,8 +109,8 @@ def test_against_several_test_files(found, write):
     write("b.parquet", ["zero", "three"])
     lines = found("train.parquet", "--against", "a.parquet", "b.parquet")
     assert len(lines) == 2
-    assert "exact: 1 row: 1: the same problem as rows 0 of a.parquet" in lines[0]
-    assert "exact: 1 row: 2: the same problem as rows 1 of b.parquet" in lines[1]
+    assert "exact: 1 row: 1: the same problem as row 0 of a.parquet" in lines[0]
+    assert "exact: 1 row: 2: the same problem as row 1 of b.parquet" in lines[1]
 
 
 def test_files_that_cannot_be_trained_on_together(found, write):
@@ -174,7 +149,7 @@ def found_with_notes(found, *arguments):
     try:
         lines = found(*arguments)
     except AssertionError as error:  # notes alone end with 0
-        if "nothing found" not in str(error):
+        if "no findings" not in str(error):
             raise
         return []
     return [line for line in lines if ": note: " not in line]
@@ -204,10 +179,18 @@ def test_the_template_option_reaches_the_template(data, write, tmp_path, thinkin
     assert "has no chat template" in data("check", path, "--tokenizer", "plain").err
 
 
-def test_a_tokenizer_that_is_not_there(refused, write):
+def test_a_tokenizer_that_is_not_there_is_said_first(data, write, tmp_path):
+    ran = data("check", write("a.parquet", ["x"], [""]), "--tokenizer", "./none")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "opdvr data: --tokenizer ./none: tokenizer folder not found\n"
     pytest.importorskip("transformers")
-    text = refused("check", write("a.parquet", ["x"]), "--tokenizer", "./none")
-    assert "--tokenizer ./none cannot be loaded" in text
+    (tmp_path / "empty").mkdir()
+    ran = data("check", "a.parquet", "--tokenizer", "empty")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "opdvr data: --tokenizer empty has no tokenizer; give a model folder\n"
+    (tmp_path / "empty" / "tokenizer.json").write_text("{")
+    ran = data("check", "a.parquet", "--tokenizer", "empty")
+    assert (ran.code, ran.out) == (2, "") and "--tokenizer empty cannot be loaded (" in ran.err
 
 
 def test_the_defaults_are_those_of_training():
@@ -218,3 +201,15 @@ def test_the_defaults_are_those_of_training():
 
 def test_a_missing_file(refused):
     assert refused("check", "none.parquet").endswith("file not found: none.parquet\n")
+
+
+@pytest.mark.parametrize("arguments", [("a", "./a"), ("a", "--against", "a")])
+def test_a_file_given_twice(refused, write, arguments):
+    write("a.parquet", ["one"])
+    names = [name if name[0] == "-" else f"{name}.parquet" for name in arguments]
+    assert f"{names[-1]} is given twice" in refused("check", *names)
+
+
+def test_a_folder_is_no_file(refused, tmp_path):
+    (tmp_path / "folder").mkdir()
+    assert "folder is a folder; name its files" in refused("check", "folder")

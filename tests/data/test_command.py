@@ -1,6 +1,9 @@
 """The command line around it: usage, show, what is imported, the manifest."""
 
+import errno
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 from opdvr.data import manifest
 from opdvr.data.products import PRODUCTS
 from opdvr.data.sources import BENCHMARKS
+from opdvr.data.wording import escaped
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -25,6 +29,8 @@ SHARED = ROOT.parent / "shared" / "data"
         (["check"], "FILE"),
         (["check", "a", "--max-prompt-length", "many"], "'many' is no number"),
         (["show", "a", "--rows", "-1"], "--rows"),
+        (["show", "a", "--rows", "0"], "--rows: '0' is no number of 1 or more"),
+        (["check", "a", "--max-prompt-length", "0"], "'0' is no number of 1 or more"),
         (["check", "a", "--no-such"], "--no-such"),
     ],
 )
@@ -42,11 +48,69 @@ def test_help(capsys):
     assert all(name in said for name in ("valid", "deepmath", "dapo", "user", "demo"))
 
 
-def test_what_the_operating_system_refuses_is_one_line(refused, write, tmp_path):
+def test_every_option_has_a_help_text(capsys):
+    from opdvr.data.command import main
+
+    for command in (["prepare", "user"], ["prepare", "valid"], ["prepare", "demo"], ["check"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        said = capsys.readouterr().out
+        # An option without a text is followed by the next one, or by the end.
+        entries = re.split(r"\n  (?=-|FILE)", said.partition("options:")[2])[1:]
+        assert len(entries) >= 2
+        assert all(re.search(r"(  |\n +)[^-\s].+", entry) for entry in entries), said
+    assert re.search(r"\n  FILE +data files as training reads them", said)
+
+
+def test_what_the_operating_system_refuses_names_the_file_and_a_remedy(refused, write, tmp_path):
     (tmp_path / "file").write_text("")
     path = write("a.parquet", ["x"])
     text = refused("prepare", "user", "--source", path, "--output", "file/out.parquet")
-    assert "file" in text
+    assert text.startswith("opdvr data: file/out.parquet cannot be written (")
+    assert "prepare" not in text and "writable" in text and "--output" in text
+    text = refused("prepare", "demo", "--output", "file")
+    assert text.startswith("opdvr data: file cannot be written (")
+
+
+def test_a_full_disk_is_said_of_the_final_file(refused, write, monkeypatch, tmp_path):
+    def full(table, path, **options):
+        raise OSError(errno.ENOSPC, f"[Errno 28] Error writing bytes to {path}")
+
+    path = write("a.parquet", ["x"])
+    monkeypatch.setattr("opdvr.data.files.pq.write_table", full)
+    text = refused("prepare", "user", "--source", path, "--output", "out.parquet")
+    assert text.startswith("opdvr data: out.parquet cannot be written (No space left on device);")
+    assert "free space" in text and os.listdir(tmp_path) == ["a.parquet"]
+
+
+def test_an_output_that_is_a_folder(refused, write, tmp_path):
+    (tmp_path / "out.parquet").mkdir()
+    path = write("a.parquet", ["x"])
+    text = refused("prepare", "user", "--source", path, "--output", "out.parquet", "--force")
+    assert "--output out.parquet is a folder; name a file in it" in text
+
+
+def test_what_a_file_holds_is_never_sent_to_the_terminal(data, refused, write_jsonl):
+    path = write_jsonl("a.jsonl", [{"q\x1b": "a\x1b[31m\x00\u202e", "role\x07": ["\x1b"]}])
+    out = data("show", path).out
+    assert "q\\x1b: a\\x1b[31m\\x00\\u202e" in out and "\x1b" not in out and "\x07" not in out
+    columns = ["--question-column", "x", "--answer-column", "y"]
+    text = refused("prepare", "user", "--source", path, "--output", "o.parquet", *columns)
+    assert "(found: q\\x1b, role\\x07)" in text
+
+
+def test_other_scripts_are_shown_as_they_are():
+    assert escaped("数学\u3000é\ta\nb") == "数学\u3000é\ta\nb"
+    assert escaped("a\r\u200b") == "a\\r\\u200b"
+
+
+def test_an_empty_prompt_is_shown(data, write_jsonl):
+    assert "    prompt: []\n" in data("show", write_jsonl("a.jsonl", [{"prompt": []}])).out
+
+
+def test_show_of_a_file_without_rows(refused, tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    assert refused("show", "a.jsonl") == "opdvr data: a.jsonl has no rows\n"
 
 
 def test_show(data, write):
@@ -90,12 +154,12 @@ def entry(**changes):
 
 def test_differences_from_the_manifest():
     compare = manifest.compare
-    assert compare(entry(), None) == "the manifest has no file of this name"
-    assert compare(entry(), entry()) == "as in the manifest, to the byte"
-    other = compare(entry(sha256="b", pyarrow="22.0.0"), entry())
-    assert other.startswith("the rows of the manifest, in other bytes (written by pyarrow 22.0.0")
-    differs = compare(entry(rows=4, sha256="b", content_sha256="d"), entry())
-    assert differs == "differs from the manifest: rows 4, there 3; sha256 b, there a"
+    assert compare(entry(), "x.parquet", None) == "the manifest has no x.parquet"
+    assert compare(entry(), "x.parquet", entry()) == "equal to the manifest's x.parquet"
+    other = compare(entry(sha256="b", pyarrow="22.0.0"), "x.parquet", entry())
+    assert other.startswith("the rows of the manifest's x.parquet, in other bytes (written by py")
+    differs = compare(entry(rows=4, sha256="b", content_sha256="d"), "x.parquet", entry())
+    assert differs == "differs from the manifest's x.parquet: rows 4, there 3; sha256 b, there a"
 
 
 def test_updating_keeps_the_others(tmp_path):
@@ -145,7 +209,8 @@ def test_valid_is_what_the_manifest_says(products):
     _, entries = products
     name = "valid_final_unique.parquet"
     assert entries[name]["rows"] == 1590
-    assert manifest.compare(entries[name], manifest.read_manifest()[name]).startswith("as in")
+    recorded = manifest.read_manifest()[name]
+    assert manifest.compare(entries[name], name, recorded) == f"equal to the manifest's {name}"
 
 
 @pytest.mark.parametrize("name", sorted(PRODUCTS))

@@ -102,7 +102,7 @@ def test_a_gold_that_cannot_be_used_stops_valid_by_row(refused, benchmarks, writ
     rows = [{"problem": f"p{i}", "answer": "" if i in (3, 17) else "5"} for i in range(30)]
     write_jsonl("six/AIME25.jsonl", rows)
     text = refused("prepare", "valid", "--source", benchmarks)
-    assert "AIME25.jsonl: 2 gold answers cannot be used" in text and "rows 3, 17" in text
+    assert "AIME25.jsonl: 2 of 30 rows cannot be used: gold: empty text: 2 rows: 3, 17" in text
 
 
 # Training sets
@@ -135,7 +135,7 @@ def test_a_training_set_leaves_out_and_says_so(data, valid, write_jsonl, read):
     assert rows[1]["extra_info"] == {"index": "DeepMath-103K-7", "split": "train"}
     assert pq.read_schema(output).equals(ROW_SCHEMA)
     assert "2 rows below difficulty 6" in ran.out
-    for line in ("2 rows: conflict", "1 rows: duplicate", "1 rows: overlap: exact", "1 rows: gold"):
+    for line in ("2 rows: conflict", "1 row: duplicate", "1 row: overlap: exact", "1 row: gold"):
         assert f"left out {line}" in ran.out
     by_reason = {line["reason"]: line for line in removed_lines(output)}
     overlap = by_reason["overlap: exact"]
@@ -160,6 +160,21 @@ def test_missing_test_problems_name_the_command(refused, write):
     source = write("DeepMath.parquet", ["one"])
     text = refused("prepare", "deepmath", "--source", source)
     assert "opdvr data prepare valid" in text and "--keep-overlap" in text
+
+
+def test_a_product_is_compared_by_kind_whatever_its_name(data, valid, benchmarks, monkeypatch):
+    name = os.path.basename(TEST_FILE)
+    assert f"{TEST_FILE}: differs from the manifest's {name}: sha256 " in valid.out
+    record = json.load(open(f"{TEST_FILE}.sources.json"))
+    monkeypatch.setattr("opdvr.data.manifest.read_manifest", lambda: {name: record})
+    ran = data("prepare", "valid", "--source", benchmarks, "--output", "other.parquet")
+    assert f"other.parquet: equal to the manifest's {name}\n" in ran.out
+
+
+def test_kept_overlap_is_not_compared(data, write):
+    ran = data("prepare", "dapo", "--source", write("math_dapo.parquet", ["x"]), "--keep-overlap")
+    assert ran.code == 0 and "differs" not in ran.out
+    assert "not the manifest's dapo-math-17k-train.parquet, which is made without --keep" in ran.out
 
 
 def test_overlap_can_be_kept_or_compared_with_other_files(data, write, read):

@@ -68,7 +68,16 @@ def test_not_parquet_inside(tmp_path):
 def test_other_suffix_is_what_verl_refuses(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text("{}")
-    assert "verl reads .parquet and .json" in refusal([str(path)])
+    text = refusal([str(path)])
+    assert (
+        "data.jsonl: verl reads parquet and JSON rows (.parquet, .json); make a parquet: " in text
+    )
+    assert text.endswith(
+        f"python -m opdvr data prepare user --source {path} "
+        "--question-column … --answer-column … --output NEW.parquet"
+    )
+    (tmp_path / "data.txt").write_text("")
+    assert "prepare" not in refusal([str(tmp_path / "data.txt")])
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -95,7 +104,7 @@ def test_missing_columns_are_listed_beside_those_found(write):
 @pytest.mark.parametrize("reward_model", [["rule"], [{"style": "rule"}]])
 def test_missing_ground_truth(write, reward_model):
     text = refusal([write(**rows(reward_model=reward_model))])
-    assert "lacks the columns reward_model.ground_truth" in text
+    assert "lacks the column reward_model.ground_truth" in text
 
 
 def test_no_rows(tmp_path):
@@ -107,19 +116,21 @@ def test_no_rows(tmp_path):
 @pytest.mark.parametrize("prompt", [["What?"], [["What?"]], [[{"text": "What?"}]]])
 def test_prompt_that_is_no_list_of_messages(write, prompt):
     text = refusal([write(**rows(prompt=prompt))])
-    assert "column prompt must be a list of messages with role and content" in text
+    assert "has a column prompt of " in text
+    assert "which must be a list of messages with role and content as text; python -m opdv" in text
 
 
 @pytest.mark.parametrize("empty", [[], None])
 def test_empty_prompt_by_row(write, empty):
     good = rows()["prompt"][0]
     text = refusal([write(**rows(3, prompt=[good, empty, good]))])
-    assert "prompt without messages: rows 1 (the first row is 0)" in text
+    assert "a prompt without messages: 1 row: 1 (the first row is 0); leave such rows out: " in text
 
 
 def test_message_without_content(write):
     prompt = [[{"role": "user", "content": "q"}], [{"role": "user", "content": None}]]
-    assert "1 messages of prompt are empty" in refusal([write(**rows(2, prompt=prompt))])
+    text = refusal([write(**rows(2, prompt=prompt))])
+    assert "has a message without content: 1 row: 1 (the first row is 0)" in text
 
 
 @pytest.mark.parametrize(
@@ -129,13 +140,34 @@ def test_message_without_content(write):
 def test_bad_gold_by_row(write, gold, reason):
     golds = [{"ground_truth": g, "style": "rule"} for g in ("5", gold, "7", gold)]
     text = refusal([write(**rows(4, reward_model=golds))])
-    assert "reward_model.ground_truth cannot be used" in text and reason in text
-    assert "rows 1, 3 (the first row is 0)" in text
+    assert "has a reward_model.ground_truth that cannot be used" in text and reason in text
+    assert ": 2 rows: 1, 3 (the first row is 0); leave such rows out: " in text
+
+
+def test_prompts_and_golds_are_refused_in_one_message(write):
+    prompts = [*rows(3)["prompt"], [], [{"role": "user", "content": None}]]
+    golds = [{"ground_truth": g} for g in ("5", "", None, "7", "nan")]
+    text = refusal([write(**rows(5, prompt=prompts, reward_model=golds))])
+    for flaw in (
+        "a prompt without messages: 1 row: 3",
+        "a message without content: 1 row: 4",
+        "cannot be used, empty text: 1 row: 1",
+        "cannot be used, missing (None): 1 row: 2",
+        "cannot be used, a missing value as text ('nan'): 1 row: 4",
+    ):
+        assert flaw in text
+    assert text.count("--skip-bad") == 1
+
+
+def test_of_many_reasons_five_are_said(write):
+    golds = [{"ground_truth": "\\frac{" + str(i)} for i in range(7)]
+    text = refusal([write(**rows(7, reward_model=golds))])
+    assert text.count("cannot be used") == 5 and "; and 2 other reasons; leave" in text
 
 
 def test_many_bad_rows_are_counted(write):
-    text = refusal([write(**rows(9, gold=""))])
-    assert "rows 0, 1, 2, 3, 4 and 4 more" in text
+    text = refusal([write(**rows(12, gold=""))])
+    assert ": 12 rows: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 … (the" in text
 
 
 @pytest.mark.parametrize("gold", [5, 5.0, ["3", "5"]])
@@ -166,7 +198,7 @@ def test_prompts_for_another_form_of_answer_are_warned_about(write):
 
 def test_rows_without_a_source_are_warned_about(write):
     (warning,) = check_files([write(**rows(2, data_source=["A", None]))], OPTION).warnings
-    assert "1 rows have no data_source" in warning
+    assert "1 row without data_source" in warning
 
 
 def test_missing_default_file_names_the_command_that_makes_it(tmp_path):
@@ -257,7 +289,7 @@ def test_joinable_exactly_where_the_loader_can_join(write):
 def test_slices_keep_their_prompts():
     # A slice's offsets start in the middle of the values.
     column = pa.table(rows(5))["prompt"]
-    texts = prompt_texts(column.slice(3), "where", "prompt").to_pylist()
+    texts = prompt_texts(column.slice(3)).to_pylist()
     assert texts == [f"What is {i}? Answer in \\boxed{{}}." for i in (3, 4)]
 
 

@@ -25,6 +25,8 @@ def main() -> int:
     if name in COMMANDS:
         return importlib.import_module(COMMANDS[name][0]).main(arguments)
     asked = name in ("-h", "--help")
+    if name and not asked:
+        print(f"opdvr: unknown command {name!r}", file=sys.stderr)
     print(usage(), end="", file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
 

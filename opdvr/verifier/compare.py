@@ -137,6 +137,9 @@ def equal_forms(gold: Form, answer: Form, judge: Judge) -> bool:
         return _equal_matrices(gold, answer, judge)
     if isinstance(gold, Bracketed) and isinstance(answer, Bracketed):
         return _same_brackets(gold, answer) and _in_order(gold.items, answer.items, judge)
+    if isinstance(gold, Leaf) and isinstance(answer, Items) and answer.joint == "or":
+        # 1/2 or 0.5: one answer, given twice.
+        return all(equal_forms(gold, item, judge) for item in answer.items)
     if isinstance(gold, Items) and isinstance(answer, Items):
         return not _joined_otherwise(gold, answer) and _equal_items(gold, answer, judge)
     if (

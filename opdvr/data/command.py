@@ -25,6 +25,7 @@ from opdvr.data.rows import count_removed
 from opdvr.data.show import show
 from opdvr.data.sources import BENCHMARKS, DAPO, DEEPMATH, Source
 from opdvr.data.wording import escaped, how_many
+from opdvr.verifier.extract import BOXED
 
 _SHOWN_CHARACTERS = 600
 _SOURCE = "a file, or a folder with files named after the data sets (default: the hub)"
@@ -206,7 +207,7 @@ def _check(options: argparse.Namespace) -> int:
             options.tokenizer, options.max_prompt_length, options.enable_thinking == "true"
         )
     findings = notes = 0
-    boxes_only = options.answer_forms == "boxed"
+    boxes_only = options.answer_forms == BOXED
     for finding in check(options.files, options.against, limit, boxes_only):
         notes += finding.is_note
         findings += not finding.is_note

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from opdvr.data.check import ENABLE_THINKING, MAX_PROMPT_LENGTH
 from opdvr.data.products import COMMAND
+from opdvr.verifier.extract import ANSWER_FORMS, BOXED
 
 OWN_FILE = "a .parquet, .jsonl, .json or .csv file"
 
@@ -92,8 +93,8 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--answer-forms",
-        choices=("boxed", "any"),
-        default="boxed",
+        choices=ANSWER_FORMS,
+        default=BOXED,
         help="what counts as an answer, as ANSWER_FORMS in training (default %(default)s)",
     )
     parser.add_argument("--all-rows", action="store_true", help="name every row")

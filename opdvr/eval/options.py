@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opdvr.eval.problems import BENCHMARKS
+from opdvr.verifier.extract import ANSWER_FORMS
 
 DEVICES = ("cpu", "cuda")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -115,7 +116,7 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
         "--verifier", help="your own, module:function or file.py:function, as verl's custom reward"
     )
     scoring.add_argument(
-        "--answer-forms", choices=("boxed", "any"), help="what our verifier reads (boxed)"
+        "--answer-forms", choices=ANSWER_FORMS, help="what our verifier reads (boxed)"
     )
     scoring.add_argument("--judge-model", help="ask this model about answers that the rules reject")
     scoring.add_argument(

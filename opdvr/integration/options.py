@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from opdvr.verifier.custom import OWN as OWN_VERIFIER
+from opdvr.verifier.extract import ANSWER_FORMS, BOXED
+
 if TYPE_CHECKING:
     from opdvr.core import MethodSpec
 
@@ -15,8 +18,6 @@ TOP_K_STRATEGIES = ("only_stu", "only_tch", "intersection", "union", "union-inte
 REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
 # float16 gradients underflow at a token-mean loss without a loss scaler, which the engine lacks
 MODEL_DTYPES = ("bfloat16", "float32")
-ANSWER_FORMS = ("boxed", "any")
-OWN_VERIFIER = "opdvr.verifier:compute_score"
 DEMO_STUDENTS = ("careless", "other-style")
 DEMO_TEACHERS = ("faulty", "good")
 
@@ -99,7 +100,7 @@ class OpdvrOptions:
     use_kl: bool = False
     in_process_rollout: bool = False
     verifier: str = OWN_VERIFIER
-    answer_forms: str = "boxed"
+    answer_forms: str = BOXED
     demo: bool = False
     demo_student: str = "careless"
     demo_teacher: str = "faulty"

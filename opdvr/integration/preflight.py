@@ -14,6 +14,7 @@ from opdvr.data.wording import how_many
 from opdvr.integration.config import OWN_VERIFIER_PATH
 from opdvr.integration.preflight_models import check_models
 from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
+from opdvr.verifier.extract import BOXED
 
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
 
@@ -214,7 +215,7 @@ def check_data(config: DictConfig) -> list[str]:
             prompt_key=config.data.prompt_key,
             reward_fn_key=config.data.reward_fn_key,
             own_verifier=config.custom_reward_function.path == OWN_VERIFIER_PATH,
-            boxes_only=config.opdvr.answer_forms == "boxed",
+            boxes_only=config.opdvr.answer_forms == BOXED,
         )
         for option, files in (
             (TRAIN_DATASET, config.data.train_files),

@@ -10,10 +10,19 @@ from opdvr.core.advantages import (
     needs_outcome,
     register_estimator,
 )
-from opdvr.core.gates import GATES, apply_gate, register_gate
-from opdvr.core.groups import group_advantages, grpd_scale
+from opdvr.core.gates import GATES, GateSettings, apply_gate, register_gate
+from opdvr.core.groups import group_advantages, group_correct_frac, grpd_scale
 from opdvr.core.head import score_tokens
-from opdvr.core.metrics import add_sums, metrics_from_sums, response_metrics, token_sums
+from opdvr.core.metrics import (
+    add_sums,
+    divergence_sums,
+    metrics_from_sums,
+    overlap_sums,
+    response_metrics,
+    token_sums,
+)
+from opdvr.core.output_layer import GivenLogits, OutputLayer
+from opdvr.core.overlap import Overlap, top_k_overlap
 from opdvr.core.rewards import (
     NonFiniteError,
     TokenRewards,
@@ -23,28 +32,62 @@ from opdvr.core.rewards import (
     token_rewards,
 )
 from opdvr.core.spec import MethodSpec
+from opdvr.core.topk import (
+    STRATEGIES,
+    WEIGHTINGS,
+    Clip,
+    candidate_ids,
+    in_slots,
+    is_among,
+    register_strategy,
+    register_weighting,
+    top_k_loss,
+    top_k_rewards,
+    valid_with_tail,
+    with_tail,
+)
 
 __all__ = [
     "ESTIMATORS",
     "GATES",
+    "STRATEGIES",
+    "WEIGHTINGS",
+    "Clip",
+    "GateSettings",
+    "GivenLogits",
     "MethodSpec",
     "NonFiniteError",
+    "OutputLayer",
+    "Overlap",
     "TokenRewards",
     "add_sums",
     "advantages",
     "apply_gate",
+    "candidate_ids",
     "correct_responses",
+    "divergence_sums",
     "group_advantages",
+    "group_correct_frac",
     "grpd_scale",
+    "in_slots",
+    "is_among",
     "log_ratio",
     "metrics_from_sums",
+    "overlap_sums",
     "needs_full_batch",
     "needs_outcome",
     "register_estimator",
     "register_gate",
+    "register_strategy",
+    "register_weighting",
     "require_finite",
     "response_metrics",
     "score_tokens",
     "token_rewards",
     "token_sums",
+    "top_k_loss",
+    "top_k_overlap",
+    "top_k_rewards",
+    "valid_with_tail",
+    "with_tail",
 ]

@@ -55,6 +55,29 @@ def group_advantages(
     return normalise_in_groups(verifier_scores, index, n_groups, valid, norm_by_std)
 
 
+def group_correct_frac(
+    correct: torch.Tensor,
+    group_ids: Sequence[Hashable] | torch.Tensor,
+    valid: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Share of correct responses in each response's group, for gates that need groups.
+
+    Args:
+        correct: [B] bool.
+        group_ids: [B], as for group_advantages.
+        valid: [B] bool, None for all; other rows are not counted.
+
+    Returns:
+        [B] float32, exactly 0 and 1 where all are wrong and all are right.
+    """
+    index, n_groups = group_index(group_ids, correct)
+    counted = torch.ones_like(correct) if valid is None else valid
+    zeros = torch.zeros(n_groups, device=correct.device)
+    n_correct = zeros.index_add(0, index, (correct & counted).float())
+    n_counted = zeros.index_add(0, index, counted.float())
+    return (n_correct / n_counted.clamp(min=1))[index]
+
+
 def grpd_scale(advantages: torch.Tensor, baseline: float) -> torch.Tensor:
     """GRPD's weight of each response, |a| + u.
 

@@ -1,224 +1,234 @@
-"""Log-probabilities and entropies from hidden states, without the logits of all tokens at once.
+"""Log-probabilities, entropies and top-k from hidden states, without the logits of all tokens.
 
-N tokens, H hidden size, V vocabulary. Dense scoring holds several [N,V] tensors, which for a long
-packed micro-batch is most of the memory of training. Here tokens pass in chunks and the backward
-pass recomputes the logits of a chunk instead of keeping them.
+N tokens, H hidden size, V vocabulary, K ids a token. Dense scoring holds several [N,V] tensors,
+which for a long packed micro-batch is most of the memory of training. Here one sweep over tiles of
+the logits keeps running sums a token, and the backward pass computes the tiles a second time.
 """
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
-# exp() of this is 0 in float32, and its product with any sane gradient is finite.
-_LOWEST_LOG = -1e4
+from opdvr.core.output_layer import GivenLogits, OutputLayer, Source, inputs_of
+from opdvr.core.running import LOWEST_LOG, RunningSums, RunningTopK
+from opdvr.core.tiles import TiledGradients, TiledLogits, TileIds, spans, tile_size
+
+
+class HeadScores(NamedTuple):
+    """Scores of N tokens; float32 (float64 from a float64 layer), nats.
+
+    Attributes:
+        logprobs: [N,K] of ids; 0, without gradient, where an id is -1.
+        logsumexp: [N] of logits / temperature.
+        entropy: [N], or None where not asked for.
+        top_ids: [N,top_k] int64, by falling probability; -1 where fewer than top_k ids exist. None
+            where not asked for.
+        top_logprobs: [N,top_k] of top_ids, no gradient; 0 where top_ids is -1. None likewise.
+    """
+
+    logprobs: torch.Tensor
+    logsumexp: torch.Tensor
+    entropy: torch.Tensor | None
+    top_ids: torch.Tensor | None
+    top_logprobs: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    source: Source
+    temperature: float
+    with_entropy: bool
+    top_k: int
+    tile_tokens: int | None
+    tile_vocabulary: int | None
 
 
 def score_tokens(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    target_ids: torch.Tensor,
+    source: OutputLayer | GivenLogits,
+    hidden: torch.Tensor | None,
+    ids: torch.Tensor,
     *,
-    bias: torch.Tensor | None = None,
     temperature: float = 1.0,
-    chunk_tokens: int = 1024,
     with_entropy: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """log softmax(logits / temperature)[target] and, when asked for, the entropy.
+    top_k: int = 0,
+    tile_tokens: int | None = None,
+    tile_vocabulary: int | None = None,
+) -> HeadScores:
+    """log softmax(logits / temperature) at ids, its logsumexp, and entropy and top-k if asked for.
 
-    logits = hidden @ weight.T + bias in the weight's dtype (autocast does not change it); from
-    there on float32.
+    Softmax, entropy and top-k run over the ids that exist (`source.size`). A layer's product is in
+    its weight's dtype (autocast does not change it); from there on float32, or float64 if that is
+    the weight's dtype.
 
     Args:
-        hidden: [N,H], the input of the output layer.
-        weight: [V,H], whole (not a shard), still whole when backward runs.
-        target_ids: [N] int64 in [0, V).
-        bias: [V] or None. -inf excludes an id, as inference engines do with padded vocabularies.
+        source: the output layer, its weight still whole when backward runs; or logits.
+        hidden: [N,H], the input of the output layer; None for logits.
+        ids: [N,K] int64; -1 asks for nothing. An id may repeat.
         temperature: divides the logits.
-        chunk_tokens: tokens whose logits are held at a time; may exceed N. The extra memory is
-            one [chunk_tokens,V] float32 buffer, one more for entropy, one more in the weight's
-            dtype if that is not float32, and in backward the float32 gradient of the weight.
         with_entropy: also return entropies.
+        top_k: also return this many of the most probable ids; may exceed V.
+        tile_tokens, tile_vocabulary: most tokens and ids whose logits are held at a time; None is
+            chosen by device. They change results by rounding only. The extra memory is a few
+            float32 tiles, and in backward the float32 gradient of hidden.
 
     Returns:
-        (logprobs [N] float32 nats, entropy [N] float32 nats or None), both differentiable once in
-        hidden, weight and bias; gradients have the dtype of what they belong to. Tokens whose
-        incoming gradient is 0 (masked, or gated away) cost nothing in backward.
+        logprobs, logsumexp and entropy are differentiable, once, in hidden (or logits), weight and
+        bias; gradients have the dtype of what they belong to. Tokens whose incoming gradients are
+        all 0 (masked, or gated away) cost nothing in backward.
 
     Raises:
-        ValueError: a temperature that is not positive, a chunk of no tokens.
+        ValueError: a temperature that is not positive, an id outside -1..V-1, a negative top_k, a
+            tile of nothing.
     """
-    if not temperature > 0:
+    if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"TEMPERATURE={temperature} must be positive to score tokens")
-    if chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens={chunk_tokens} must be at least 1")
-    assert hidden.dim() == 2 and hidden.shape[1] == weight.shape[1], "hidden [N,H], weight [V,H]"
-    assert target_ids.shape == hidden.shape[:1] and target_ids.dtype == torch.int64
-    return _ScoreTokens.apply(
-        hidden, weight, bias, target_ids, temperature, chunk_tokens, with_entropy
-    )
+    if top_k < 0:
+        raise ValueError(f"top_k={top_k} must not be negative; 0 is no top-k")
+    inputs = inputs_of(source, hidden)
+    n_tokens = inputs[0].shape[0]
+    assert ids.dim() == 2 and ids.shape[0] == n_tokens and ids.dtype == torch.int64, "ids [N,K]"
+    if ids.numel() > 0:
+        lowest, highest = (bound.item() for bound in ids.aminmax())
+        if lowest < -1 or highest >= source.size:
+            wrong = lowest if lowest < -1 else highest
+            raise ValueError(
+                f"id {wrong} is outside the vocabulary of {source.size}; -1 asks for nothing"
+            )
+    tile_size(n_tokens, source.size, ids.device, tile_tokens, tile_vocabulary)  # refuses early
+    job = _Job(source, temperature, with_entropy, top_k, tile_tokens, tile_vocabulary)
+    return HeadScores(*_ScoreTokens.apply(*inputs, ids, job))
 
 
-class _ChunkLogits:
-    """Computes float32 logits [n,V] of n tokens, every time into the same memory."""
+def _sweep(
+    job: _Job, inputs: tuple[torch.Tensor | None, ...], ids: torch.Tensor
+) -> tuple[torch.Tensor, RunningSums, RunningTopK | None]:
+    """One sweep: logits at ids [N,K], sums, and top-k by logit."""
+    n_tokens, vocabulary = ids.shape[0], job.source.size
+    asked = (job.tile_tokens, job.tile_vocabulary)
+    size = tile_size(n_tokens, vocabulary, ids.device, *asked, ranking=job.top_k > 0)
+    tiles = TiledLogits(job.source, _hidden(job, inputs), job.temperature, size)
+    sums = RunningSums(n_tokens, tiles.dtype, ids.device)
+    top = RunningTopK(n_tokens, job.top_k, tiles.dtype, ids.device) if job.top_k else None
+    picked = inputs[0].new_zeros(ids.shape, dtype=tiles.dtype)
+    spare = picked.new_empty(size.tokens * size.columns) if job.with_entropy else None
+    tile_ids = TileIds(ids, vocabulary, size)
+    for columns in spans(vocabulary, size.columns):
+        for tokens in spans(n_tokens, size.tokens):
+            logits = tiles(tokens, columns)
+            positions, index = tile_ids.of(tokens, columns)
+            picked.view(-1)[positions] = logits.view(-1)[index]
+            tile_highest = logits.amax(-1)
+            if top is not None:
+                top.add(tokens, columns.start, logits, tile_highest)
+            free = None if spare is None else spare[: logits.numel()].view_as(logits)
+            sums.add(tokens, logits, tile_highest, free)
+    return picked, sums, top
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float, rows: int
-    ) -> None:
-        self.weight, self.temperature = weight, temperature
-        self.bias = None if bias is None else bias.to(weight.dtype)
-        self.product = weight.new_empty(rows, weight.shape[0])
-        self.logits = self.product
-        if weight.dtype != torch.float32:
-            self.logits = torch.empty_like(self.product, dtype=torch.float32)
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        n = hidden.shape[0]
-        product, logits = self.product[:n], self.logits[:n]
-        if self.bias is None:
-            torch.mm(hidden, self.weight.t(), out=product)
-        else:
-            torch.addmm(self.bias, hidden, self.weight.t(), out=product)
-        if logits.dtype != product.dtype:
-            logits.copy_(product)
-        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
+def _hidden(job: _Job, inputs: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+    return inputs[0] if isinstance(job.source, OutputLayer) else None
 
 
-def _score_chunk(
-    logits: torch.Tensor, target_ids: torch.Tensor, spare: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """(logprobs, log-partition, entropy or None), each [n]; overwrites logits and spare [n,V].
+class _RowGradients:
+    """The incoming gradients of the rows that have any, as coefficients of a tile.
 
-    Entropy is made when there is a spare buffer. In place and by hand, because torch.logsumexp and
-    log_softmax each allocate another [n,V] and are no faster.
+    With p = softmax and H its entropy: dlogp_k/dz_j = [j = k] - p_j; dlogsumexp/dz_j = p_j;
+    dH/dz_j = -p_j (log p_j + H).
     """
-    highest = logits.amax(-1, keepdim=True)
-    shifted = logits.sub_(highest)
-    target_logit = shifted.gather(1, target_ids[:, None])
-    exponentials = shifted.exp_() if spare is None else torch.exp(shifted, out=spare)
-    total = exponentials.sum(-1, keepdim=True)
-    log_total = total.log()
-    entropy = None
-    if spare is not None:
-        # H = log sum e^z - sum p z; an id excluded by -inf adds 0, where 0 * -inf would be NaN.
-        weighted = exponentials.mul_(_finite(shifted)).sum(-1, keepdim=True)
-        entropy = (log_total - weighted / total).squeeze(1)
-    return (target_logit - log_total).squeeze(1), (highest + log_total).squeeze(1), entropy
-
-
-def _logit_gradient(
-    logits: torch.Tensor,
-    log_partition: torch.Tensor,
-    target_ids: torch.Tensor,
-    grad_logprobs: torch.Tensor | None,
-    grad_entropy: torch.Tensor | None,
-    entropy: torch.Tensor | None,
-) -> torch.Tensor:
-    """Gradient [n,V] with respect to the (tempered) logits, written over them.
-
-    dlogp/dlogit_j = [j = target] - p_j;  dH/dlogit_j = -p_j (log p_j + H).
-    """
-    log_p = logits.sub_(log_partition[:, None])
-    if grad_entropy is None:
-        gradient = log_p.exp_().mul_(-grad_logprobs[:, None])
-    else:
-        p = log_p.exp()
-        gradient = _finite(log_p).add_(entropy[:, None]).mul_(-grad_entropy[:, None])
-        if grad_logprobs is not None:
-            gradient.sub_(grad_logprobs[:, None])
-        gradient.mul_(p)
-    if grad_logprobs is not None:
-        gradient.scatter_add_(1, target_ids[:, None], grad_logprobs[:, None])
-    return gradient
-
-
-def _finite(log_values: torch.Tensor) -> torch.Tensor:
-    return log_values.clamp_(min=_LOWEST_LOG)
-
-
-class _Gradients:
-    """Sums chunk gradients: hidden rows in place, weight and bias in float32 over all chunks."""
 
     def __init__(
         self,
-        hidden: torch.Tensor | None,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
+        ids: torch.Tensor,
+        saved: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        grads: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+        factor: float,
     ) -> None:
-        self.hidden = None if hidden is None else torch.zeros_like(hidden)
-        self.weight = None if weight is None else torch.zeros_like(weight, dtype=torch.float32)
-        self.bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+        highest, total, entropy = saved
+        of_logprobs, of_logsumexp, of_entropy = grads
+        at_ids = torch.zeros_like(ids, dtype=total.dtype)
+        if of_logprobs is not None:
+            at_ids = of_logprobs.masked_fill(ids < 0, 0)
+        active = (at_ids != 0).any(-1)
+        for grad in (of_logsumexp, of_entropy):
+            active = active if grad is None else active | (grad != 0)
+        # Finding the tokens that train makes a GPU wait once; each token skipped saves 6HV FLOPs.
+        rows = active.nonzero().squeeze(1)
+        self.rows = rows
+        self.ids = ids[rows]
+        self.at_ids = at_ids[rows] * factor
+        self._highest = highest[rows, None]
+        constant = -at_ids[rows].sum(-1)
+        if of_logsumexp is not None:
+            constant += of_logsumexp[rows]
+        self._slope = None
+        total = total[rows]
+        if of_entropy is not None:
+            constant -= of_entropy[rows] * (entropy[rows] - total.log())
+            self._slope = (of_entropy[rows] * (-factor / total))[:, None]
+        self._constant = (constant * (factor / total))[:, None]
 
-    def add(
-        self,
-        rows: torch.Tensor,
-        logit_gradient: torch.Tensor,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-    ) -> None:
-        if self.bias is not None:
-            self.bias += logit_gradient.sum(0)
-        gradient = logit_gradient.to(weight.dtype)
-        if self.hidden is not None:
-            self.hidden.index_copy_(0, rows, (gradient @ weight).to(self.hidden.dtype))
-        if self.weight is None:
-            return
-        if weight.dtype == torch.float32:
-            self.weight.addmm_(gradient.t(), hidden)
-        else:
-            self.weight += gradient.t() @ hidden
+    def tile(self, tokens: slice, logits: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:
+        """Gradient [n,v] but for that through ids, times the factor; overwrites logits, spare."""
+        shifted = logits.sub_(self._highest[tokens])
+        if self._slope is None:
+            return shifted.exp_().mul_(self._constant[tokens])
+        exponentials = torch.exp(shifted, out=spare)
+        shifted = shifted.clamp_(min=LOWEST_LOG)
+        return shifted.mul_(self._slope[tokens]).add_(self._constant[tokens]).mul_(exponentials)
+
+    @property
+    def needs_spare(self) -> bool:
+        return self._slope is not None
 
 
 class _ScoreTokens(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, hidden, weight, bias, target_ids, temperature, chunk_tokens, with_entropy):  # noqa: ANN001, ANN205
-        n_tokens, vocabulary = hidden.shape[0], weight.shape[0]
-        rows = min(chunk_tokens, n_tokens)
-        logprobs, log_partition = hidden.new_empty(2, n_tokens, dtype=torch.float32)
-        entropy = torch.empty_like(logprobs) if with_entropy else None
-        spare = logprobs.new_empty(rows, vocabulary) if with_entropy else None
-        with torch.autocast(hidden.device.type, enabled=False):
-            chunk_logits = _ChunkLogits(weight, bias, temperature, rows)
-            for start in range(0, n_tokens, chunk_tokens):
-                chunk = slice(start, start + chunk_tokens)
-                logits = chunk_logits(hidden[chunk].to(weight.dtype))
-                scores = _score_chunk(
-                    logits, target_ids[chunk], spare[: len(logits)] if with_entropy else None
-                )
-                logprobs[chunk], log_partition[chunk] = scores[:2]
-                if with_entropy:
-                    entropy[chunk] = scores[2]
-        ctx.save_for_backward(hidden, weight, bias, target_ids, log_partition, entropy)
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
-        # An output that nobody differentiates then arrives as None, and its half is skipped.
+    def forward(ctx, main, weight, bias, ids, job):  # noqa: ANN001, ANN205
+        with torch.autocast(main.device.type, enabled=False):
+            picked, sums, top = _sweep(job, (main, weight, bias), ids)
+        log_total = sums.total.log()
+        entropy = sums.entropy() if job.with_entropy else None
+        logprobs = picked.sub_(sums.highest[:, None]).sub_(log_total[:, None])
+        logprobs.masked_fill_(ids < 0, 0)
+        ctx.save_for_backward(main, weight, bias, ids, sums.highest, sums.total, entropy)
+        ctx.job = job
+        # An output that nobody differentiates then arrives as None, and its part is skipped.
         ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        top_ids = top_logprobs = None
+        if top is not None:
+            top_ids, top_logprobs = top.results(sums.highest, log_total)
+            ctx.mark_non_differentiable(top_ids, top_logprobs)
+        return logprobs, sums.highest + log_total, entropy, top_ids, top_logprobs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_logprobs, grad_entropy):  # noqa: ANN001, ANN205
-        hidden, weight, bias, target_ids, log_partition, entropy = ctx.saved_tensors
-        inputs = zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
-        gradients = _Gradients(*[tensor if wanted else None for tensor, wanted in inputs])
-        # Finding the tokens that train makes a GPU wait once; each token skipped saves 6HV FLOPs.
-        active = torch.zeros_like(target_ids, dtype=torch.bool)
-        for grad in (grad_logprobs, grad_entropy):
-            active = active if grad is None else active | (grad != 0)
-        with torch.autocast(hidden.device.type, enabled=False):
-            all_rows = active.nonzero().squeeze(1)
-            n_rows = min(ctx.chunk_tokens, len(all_rows))
-            chunk_logits = _ChunkLogits(weight, bias, ctx.temperature, n_rows)
-            for rows in all_rows.split(ctx.chunk_tokens):
-                chunk_hidden = hidden[rows].to(weight.dtype)
-                gradient = _logit_gradient(
-                    chunk_logits(chunk_hidden),
-                    log_partition[rows],
-                    target_ids[rows],
-                    None if grad_logprobs is None else grad_logprobs[rows],
-                    None if grad_entropy is None else grad_entropy[rows],
-                    None if entropy is None else entropy[rows],
-                )
-                if ctx.temperature != 1.0:
-                    gradient.div_(ctx.temperature)
-                gradients.add(rows, gradient, chunk_hidden, weight)
-        grad_weight = None if gradients.weight is None else gradients.weight.to(weight.dtype)
-        grad_bias = None if gradients.bias is None else gradients.bias.to(bias.dtype)
-        return gradients.hidden, grad_weight, grad_bias, None, None, None, None
+    def backward(ctx, *grads):  # noqa: ANN001, ANN205
+        main, weight, bias, ids, *saved = ctx.saved_tensors
+        job, vocabulary = ctx.job, ctx.job.source.size
+        factor = TiledLogits.factor_of(job.source, job.temperature)
+        incoming = _RowGradients(ids, tuple(saved), grads[:3], factor)
+        n_rows = len(incoming.rows)
+        size = tile_size(n_rows, vocabulary, ids.device, job.tile_tokens, job.tile_vocabulary)
+        rows = None if n_rows == len(ids) else incoming.rows
+        like = (main, weight, bias)
+        wanted = [t if want else None for t, want in zip(like, ctx.needs_input_grad, strict=False)]
+        with torch.autocast(main.device.type, enabled=False):
+            tiles = TiledLogits(job.source, _hidden(job, like), job.temperature, size, rows, True)
+            gradients = TiledGradients(tiles, tuple(wanted))
+            tile_ids = TileIds(incoming.ids, vocabulary, size)
+            memory = None
+            if incoming.needs_spare:
+                memory = saved[0].new_empty(size.tokens * size.columns)
+            for columns in spans(vocabulary, size.columns):
+                for tokens in spans(n_rows, size.tokens):
+                    logits = tiles(tokens, columns)
+                    spare = None if memory is None else memory[: logits.numel()].view_as(logits)
+                    gradient = incoming.tile(tokens, logits, spare)
+                    positions, index = tile_ids.of(tokens, columns)
+                    gradient.view(-1).index_add_(0, index, incoming.at_ids.view(-1)[positions])
+                    gradients.add(tokens, columns, gradient)
+                gradients.columns_done(columns)
+        return *gradients.results(), None, None

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import torch
 
 from opdvr.core.groups import group_index, uniform_groups
+from opdvr.core.overlap import Overlap
 from opdvr.core.rewards import TokenRewards
 
 # Relative size under which a variance made from float64 sums is rounding error, not spread.
@@ -27,17 +28,20 @@ def token_sums(
     teacher_entropy: torch.Tensor | None = None,
     advantages: torch.Tensor | None = None,
     truncated: torch.Tensor | None = None,
+    log_ratio: torch.Tensor | None = None,
 ) -> dict[str, float]:
     """What `metrics_from_sums` needs from one micro-batch.
 
     Args:
-        rewards: three times [B,T], nats; None when there is no teacher.
+        rewards: three times [B,T], nats, or [B,T,C] with C candidates a token; None when there is
+            no teacher.
         mask: [B,T], non-zero at valid tokens; only those count, the others may hold anything.
         correct: [B] bool.
         student_logprobs, rollout_logprobs: [B,T], nats, by the trainer and by the generator.
         entropy, teacher_entropy: [B,T], nats.
         advantages: [B,T].
         truncated: [B] bool, responses cut off at the length limit.
+        log_ratio: [B,T], of the sampled tokens, nats; None for that of rewards.
 
     Returns:
         Plain floats, summed in float64. Which keys there are depends on which inputs are given,
@@ -47,6 +51,10 @@ def token_sums(
     """
     valid = mask.bool()
     sums = {"valid_tokens": valid.sum()}
+    if log_ratio is None and rewards is not None:
+        log_ratio = rewards.log_ratio
+    if log_ratio is not None:
+        sums |= _ratio_sums(log_ratio, valid)
     if rewards is not None:
         sums |= _gate_sums(rewards, valid, correct)
     if rollout_logprobs is not None:
@@ -61,9 +69,33 @@ def token_sums(
         sums["advantages_min"] = -_largest(-advantages, valid)
     if truncated is not None:
         sums["truncated_tokens"] = (valid & truncated.bool()[:, None]).sum()
-    # Stacked, so that an accelerator is waited for once and not once a number.
-    values = torch.stack([value.detach().double() for value in sums.values()]).tolist()
-    return dict(zip(sums, values, strict=True))
+    return _as_floats(sums)
+
+
+def overlap_sums(overlap: Overlap | None, mask: torch.Tensor) -> dict[str, float]:
+    """What `metrics_from_sums` needs of the two top K, over valid tokens; {} for None."""
+    if overlap is None:
+        return {}
+    valid = mask.bool()
+    values = overlap._asdict().items()
+    sums = {f"overlap_{name}": _masked(value, valid).sum() for name, value in values}
+    return _as_floats(sums | {"overlap_tokens": valid.sum()})
+
+
+def divergence_sums(
+    divergence: torch.Tensor, signal: torch.Tensor, passed: torch.Tensor, mask: torch.Tensor
+) -> dict[str, float]:
+    """What `metrics_from_sums` needs of DivergenceScores' value, signal and passed, [B,T] each."""
+    valid = mask.bool()
+    whole = _masked(signal, valid).sum()
+    zeroed = whole - _masked(passed, valid).sum()
+    return _as_floats(
+        {
+            "divergence": _masked(divergence, valid).sum(),
+            "ungated_mass": whole,
+            "zeroed_mass": zeroed,
+        }
+    )
 
 
 def add_sums(sums: Iterable[dict[str, float]]) -> dict[str, float]:
@@ -86,9 +118,13 @@ def metrics_from_sums(sums: dict[str, float]) -> dict[str, float]:
     """Metrics of the tokens that went into the sums; one without a denominator is left out.
 
     Over valid tokens:
+        val-topk/overlap_ratio, val-topk/overlap_advantage, val-topk/overlap_student_mass,
+            val-topk/overlap_teacher_mass: means of what Overlap says of each position.
+        opd/divergence: of student and teacher over the whole vocabulary, nats.
         opd/log_ratio_mean, opd/log_ratio_abs_mean: logp_teacher - logp_student, nats.
         opd/log_ratio_abs_mean_first: the same size over the first five tokens of each response.
-        opd/reward_mean, opd/effective_token_frac: the final reward, and how often it is not 0.
+        opd/reward_mean, opd/effective_token_frac: the final reward (summed over candidates), and
+            how often it is not 0 (for any candidate).
         actor/entropy, teacher/entropy: nats.
         critic/advantages/mean, /max, /min.
         training/rollout_probs_diff_mean, _max, _std (n-1) and rollout_actor_probs_pearson_corr:
@@ -96,12 +132,12 @@ def metrics_from_sums(sums: dict[str, float]) -> dict[str, float]:
             as verl defines them (std and correlation need two tokens, correlation some spread).
         opd/rollout_logprob_diff_mean, _max: the same difference in nats.
         opd/truncated_token_frac: share that lies in truncated responses.
-    Over valid tokens whose log-ratio is not 0:
+    Over valid tokens (with candidates: candidates) whose log-ratio is not 0:
         cg/reward_zeroed_frac: share that the gate set to 0.
         opd/gate_pass_frac_correct, opd/gate_pass_frac_incorrect: share that the gate let through,
             among the tokens of correct and of incorrect responses.
-    Over the sum of |log-ratio|:
-        opd/zeroed_mass_frac: share that lies on tokens the gate set to 0.
+    Over the sum of |log-ratio| (with candidates or the whole vocabulary: of its weighted one):
+        opd/zeroed_mass_frac: share that the gate set to 0.
     """
     metrics: dict[str, float] = {}
     for name, (numerator, denominator) in _QUOTIENTS.items():
@@ -168,7 +204,7 @@ _QUOTIENTS = {
     "opd/log_ratio_abs_mean_first": ("log_ratio_abs_first", "first_tokens"),
     "opd/gate_pass_frac_correct": ("passed_correct_tokens", "nonzero_correct_tokens"),
     "opd/gate_pass_frac_incorrect": ("passed_incorrect_tokens", "nonzero_incorrect_tokens"),
-    "opd/zeroed_mass_frac": ("zeroed_mass", "log_ratio_abs"),
+    "opd/zeroed_mass_frac": ("zeroed_mass", "ungated_mass"),
     "opd/effective_token_frac": ("effective_tokens", "valid_tokens"),
     "opd/reward_mean": ("reward", "valid_tokens"),
     "opd/truncated_token_frac": ("truncated_tokens", "valid_tokens"),
@@ -177,6 +213,11 @@ _QUOTIENTS = {
     "critic/advantages/mean": ("advantages", "valid_tokens"),
     "training/rollout_probs_diff_mean": ("probs_diff", "valid_tokens"),
     "opd/rollout_logprob_diff_mean": ("logprob_diff", "valid_tokens"),
+    "opd/divergence": ("divergence", "valid_tokens"),
+    "val-topk/overlap_ratio": ("overlap_ratio", "overlap_tokens"),
+    "val-topk/overlap_advantage": ("overlap_advantage", "overlap_tokens"),
+    "val-topk/overlap_student_mass": ("overlap_student_mass", "overlap_tokens"),
+    "val-topk/overlap_teacher_mass": ("overlap_teacher_mass", "overlap_tokens"),
 }
 _EXTREMES = {
     "critic/advantages/max": "advantages_max",
@@ -186,29 +227,44 @@ _EXTREMES = {
 }
 
 
+def _ratio_sums(log_ratio: torch.Tensor, valid: torch.Tensor) -> dict[str, torch.Tensor]:
+    ratio = _masked(log_ratio, valid)
+    return {
+        "log_ratio": ratio.sum(),
+        "log_ratio_abs": ratio.abs().sum(),
+        "log_ratio_abs_first": ratio[:, :_FIRST_TOKENS].abs().sum(),
+        "first_tokens": valid[:, :_FIRST_TOKENS].sum(),
+    }
+
+
 def _gate_sums(
     rewards: TokenRewards, valid: torch.Tensor, correct: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    log_ratio, gated, reward = (_masked(stage, valid) for stage in rewards)
-    nonzero = log_ratio != 0
+    by_candidate = valid if rewards.reward.dim() == 2 else valid.unsqueeze(-1)
+    ungated, gated, reward = (_masked(stage, by_candidate) for stage in rewards)
+    nonzero = ungated != 0
     passed = nonzero & (gated != 0)
     zeroed = nonzero & (gated == 0)
-    is_correct = correct[:, None]
+    is_correct = correct.view(-1, *[1] * (reward.dim() - 1))
+    effective = reward != 0
     return {
-        "log_ratio": log_ratio.sum(),
-        "log_ratio_abs": log_ratio.abs().sum(),
-        "log_ratio_abs_first": log_ratio[:, :_FIRST_TOKENS].abs().sum(),
-        "first_tokens": valid[:, :_FIRST_TOKENS].sum(),
         "reward": reward.sum(),
-        "effective_tokens": (reward != 0).sum(),
+        "effective_tokens": (effective if reward.dim() == 2 else effective.any(-1)).sum(),
         "nonzero_tokens": nonzero.sum(),
         "nonzero_correct_tokens": (nonzero & is_correct).sum(),
         "nonzero_incorrect_tokens": (nonzero & ~is_correct).sum(),
         "passed_correct_tokens": (passed & is_correct).sum(),
         "passed_incorrect_tokens": (passed & ~is_correct).sum(),
         "zeroed_tokens": zeroed.sum(),
-        "zeroed_mass": (log_ratio.abs() * zeroed).sum(),
+        "zeroed_mass": (ungated.abs() * zeroed).sum(),
+        "ungated_mass": ungated.abs().sum(),
     }
+
+
+def _as_floats(sums: dict[str, torch.Tensor]) -> dict[str, float]:
+    # Stacked, so that an accelerator is waited for once and not once a number.
+    values = torch.stack([value.detach().double() for value in sums.values()]).tolist()
+    return dict(zip(sums, values, strict=True))
 
 
 def _rollout_sums(

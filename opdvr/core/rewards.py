@@ -23,6 +23,8 @@ class NonFiniteError(FloatingPointError):
 class TokenRewards(NamedTuple):
     """The three stages of a token's reward, each [B,T] float32, nats, 0 at masked positions.
 
+    In top-k distillation they are a candidate's, [B,T,C], and log_ratio includes its weight.
+
     log_ratio: logp_teacher - logp_student, the plain OPD reward.
     gated: what the correctness gate let through.
     reward: gated times the response's scale; what the update uses.
@@ -103,6 +105,7 @@ def token_rewards(
     mask: torch.Tensor,
     correct: torch.Tensor,
     scale: torch.Tensor | None = None,
+    group_correct_frac: torch.Tensor | None = None,
 ) -> TokenRewards:
     """Sampled-token OPD reward through the spec's gate and, with GRPD, the response's scale.
 
@@ -112,6 +115,7 @@ def token_rewards(
         mask: [B,T], non-zero at valid tokens.
         correct: [B] bool.
         scale: [B] from grpd_scale; None, as good as ones, only without spec.grpo_scaled.
+        group_correct_frac: [B] from groups.group_correct_frac, for gates that need groups.
 
     Returns:
         TokenRewards; without gradient, because a reward is a constant to the policy gradient.
@@ -124,7 +128,13 @@ def token_rewards(
     require_finite(teacher_logprobs, mask, "teacher log-probability")
     require_finite(student_logprobs, mask, "student log-probability")
     ratio = log_ratio(teacher_logprobs, student_logprobs, mask)
-    gated = apply_gate(ratio, correct, spec.gate)
+    gated = apply_gate(
+        ratio,
+        correct,
+        spec.gate,
+        group_correct_frac=group_correct_frac,
+        settings=spec.gate_settings,
+    )
     if scale is None:
         return TokenRewards(ratio, gated, gated)
     return TokenRewards(ratio, gated, gated * scale.float()[:, None])

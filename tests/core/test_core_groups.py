@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from opdvr.core import NonFiniteError, group_advantages, grpd_scale
+from opdvr.core import NonFiniteError, group_advantages, group_correct_frac, grpd_scale
 
 # Two groups of four, interleaved. a: 1 0 0 0 (mean 0.25); b: 1 1 0 0 (mean 0.5).
 SCORES = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
@@ -98,3 +98,39 @@ def test_a_score_that_is_not_a_number_names_its_row():
 
 def test_an_empty_batch_is_empty():
     assert group_advantages(torch.zeros(0), [], True).shape == (0,)
+
+
+def test_correct_frac_counts_its_own_group():
+    # The groups above, interleaved: a has 1 of 4, b has 2 of 4.
+    frac = group_correct_frac(SCORES > 0, GROUPS)
+    assert frac.dtype == torch.float32
+    assert torch.equal(frac, torch.tensor([0.25, 0.5] * 4))
+    numbers = torch.tensor([7 if group == "a" else -3 for group in GROUPS])
+    assert torch.equal(group_correct_frac(SCORES > 0, numbers), frac)
+
+
+def test_correct_frac_is_exact_at_both_ends():
+    # Gates compare with 0 and 1, so the share may not be 0.9999999.
+    correct = torch.tensor([True] * 7 + [False] * 7)
+    frac = group_correct_frac(correct, ["right"] * 7 + ["wrong"] * 7)
+    assert frac.tolist() == [1.0] * 7 + [0.0] * 7
+
+
+def test_correct_frac_leaves_masked_rows_out_and_still_answers_them():
+    # p: right, (right), wrong -> 1 of 2. q: (right) alone -> nothing counted, 0.
+    correct = torch.tensor([True, True, True, False])
+    valid = torch.tensor([True, False, False, True])
+    frac = group_correct_frac(correct, ["p", "p", "q", "p"], valid)
+    assert frac.tolist() == [0.5, 0.5, 0.0, 0.5]
+
+
+def test_correct_frac_does_not_depend_on_the_order_of_rows():
+    generator = torch.Generator().manual_seed(0)
+    correct = torch.rand(32, generator=generator) < 0.5
+    groups = torch.arange(32) // 4
+    valid = torch.rand(32, generator=generator) < 0.8
+    order = torch.randperm(32, generator=generator)
+    expected = group_correct_frac(correct, groups, valid)
+    permuted = group_correct_frac(correct[order], groups[order], valid[order])
+    assert torch.equal(permuted, expected[order])
+    assert expected.unique().numel() > 2

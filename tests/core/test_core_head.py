@@ -1,123 +1,104 @@
-"""The chunked head against dense float64 autograd, and what it must never allocate."""
+"""The tiled head against dense float64 autograd, and what it must never allocate."""
 
 import pytest
 import torch
+from head_setup import H, K, N, V, assert_gradients, dense_scores, problem, weighted
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from opdvr.core import score_tokens
+from opdvr.core.head import score_tokens
+from opdvr.core.output_layer import GivenLogits, OutputLayer
 
-N, H, V = 23, 6, 31
-
-
-def problem(seed=0, dtype=torch.float32, bias=True):
-    generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(N, H, generator=generator).to(dtype)
-    weight = torch.randn(V, H, generator=generator).to(dtype)
-    bias = torch.randn(V, generator=generator).to(dtype) if bias else None
-    target_ids = torch.randint(0, V, (N,), generator=generator)
-    return hidden, weight, bias, target_ids
+TILES = [(1, 1), (3, 4), (7, 31), (1000, 5), (None, None)]
+WEIGHTS = torch.Generator().manual_seed(1)
+WEIGHTS = [torch.randn(N, K, generator=WEIGHTS), *torch.randn(2, N, generator=WEIGHTS)]
 
 
-def dense_reference(hidden, weight, bias, target_ids, temperature):
-    """Log-probs and entropies of the whole [N,V] table in float64, by autograd."""
-    logits = hidden.double() @ weight.double().t()
-    if bias is not None:
-        logits = logits + bias.double()
-    table = (logits / temperature).log_softmax(-1)
-    return table.gather(1, target_ids[:, None]).squeeze(1), -(table.exp() * table).sum(-1)
-
-
-def leaves(*tensors):
-    return [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
-
-
-@pytest.mark.parametrize("chunk_tokens", [1, 7, 23, 1000])
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("with_entropy", [False, True])
-def test_values_and_gradients_match_dense_float64(
-    chunk_tokens, temperature, with_bias, with_entropy
-):
-    *tensors, target_ids = problem(bias=with_bias)
-    generator = torch.Generator().manual_seed(1)
-    weights = torch.randn(2, N, generator=generator)
-
-    dense = leaves(*[None if t is None else t.double() for t in tensors])
-    expected = dense_reference(*dense, target_ids, temperature)
-    ours = leaves(*tensors)
-    logprobs, entropy = score_tokens(
-        ours[0],
-        ours[1],
-        target_ids,
-        bias=ours[2],
-        temperature=temperature,
-        chunk_tokens=chunk_tokens,
-        with_entropy=with_entropy,
+def scored(source, hidden, ids, tiles=(None, None), **options):
+    return score_tokens(
+        source, hidden, ids, tile_tokens=tiles[0], tile_vocabulary=tiles[1], **options
     )
-    torch.testing.assert_close(logprobs.double(), expected[0], rtol=1e-5, atol=1e-5)
-    loss, expected_loss = weights[0] @ logprobs, weights[0].double() @ expected[0]
-    if with_entropy:
-        torch.testing.assert_close(entropy.double(), expected[1], rtol=1e-5, atol=1e-5)
-        loss, expected_loss = (
-            loss + weights[1] @ entropy,
-            expected_loss + weights[1].double() @ (expected[1]),
-        )
-    else:
-        assert entropy is None
-    loss.backward()
-    expected_loss.backward()
-    for mine, reference in zip(ours, dense, strict=True):
-        if mine is not None:
-            torch.testing.assert_close(mine.grad.double(), reference.grad, rtol=1e-4, atol=2e-5)
 
 
-def test_gradient_of_entropy_alone():
-    hidden, weight, bias, target_ids = problem()
-    dense = leaves(hidden.double(), weight.double(), bias.double())
-    dense_reference(*dense, target_ids, 0.8)[1].sum().backward()
-    ours = leaves(hidden, weight, bias)
-    _, entropy = score_tokens(
-        *ours[:2], target_ids, bias=ours[2], temperature=0.8, chunk_tokens=5, with_entropy=True
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("soft_cap", [None, 1.5])
+@pytest.mark.parametrize("vocabulary", [None, 26])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_and_gradients_match_dense_float64(tiles, soft_cap, vocabulary, bias, dtype):
+    shape = {"soft_cap": soft_cap, "vocabulary": vocabulary, "logit_scale": 0.7}
+    ours = problem(bias, dtype, vocabulary=vocabulary or V)
+    dense = ours.copy(torch.float64)
+    scores = scored(
+        ours.layer(**shape), ours.hidden, ours.ids, tiles, temperature=0.6, with_entropy=True
     )
-    entropy.sum().backward()
-    for mine, reference in zip(ours, dense, strict=True):
-        torch.testing.assert_close(mine.grad.double(), reference.grad, rtol=1e-4, atol=2e-5)
+    expected = dense_scores(dense.dense(temperature=0.6, **shape), dense.ids)
+    precision = {"rtol": 1e-5, "atol": 2e-5} if dtype == torch.float32 else {}
+    for mine, reference in zip(scores[:3], expected, strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine, reference.to(dtype), **precision)
+    assert scores.top_ids is None and scores.top_logprobs is None
+    weighted(scores[:3], WEIGHTS).backward()
+    weighted(expected, WEIGHTS).backward()
+    precise = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {}
+    assert_gradients(ours.leaves(), dense.leaves(), **precise)
+    if vocabulary is not None:
+        assert not ours.weight.grad[vocabulary:].any()
 
 
-@pytest.mark.parametrize("hidden_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_dtypes(hidden_dtype, weight_dtype):
-    hidden, weight, bias, target_ids = problem()
-    hidden = hidden.to(hidden_dtype).requires_grad_()
-    weight = weight.to(weight_dtype).requires_grad_()
-    logprobs, entropy = score_tokens(
-        hidden, weight, target_ids, chunk_tokens=8, with_entropy=True, temperature=0.7
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("output", [0, 1, 2])
+def test_gradient_of_each_output_alone(tiles, output):
+    ours, dense = problem(), problem().copy(torch.float64)
+    scores = scored(ours.layer(), ours.hidden, ours.ids, tiles, temperature=1.7, with_entropy=True)
+    expected = dense_scores(dense.dense(temperature=1.7), dense.ids)
+    (scores[output] * WEIGHTS[output]).sum().backward()
+    (expected[output] * WEIGHTS[output]).sum().backward()
+    assert_gradients(ours.leaves(), dense.leaves())
+
+
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("vocabulary", [None, 26])
+def test_given_logits(tiles, vocabulary):
+    ids = problem(vocabulary=vocabulary or V).ids
+    logits = (2 * problem().dense().detach()).requires_grad_()
+    dense = logits.detach().double().requires_grad_()
+    scores = scored(
+        GivenLogits(logits, vocabulary), None, ids, tiles, temperature=0.6, with_entropy=True
     )
-    # What is asked for: logits in the weight's dtype, float32 from there on.
-    logits = (hidden.detach().to(weight_dtype) @ weight.detach().t()).float() / 0.7
-    table = logits.log_softmax(-1)
-    expected = table.gather(1, target_ids[:, None]).squeeze(1)
-    assert logprobs.dtype == entropy.dtype == torch.float32
-    torch.testing.assert_close(logprobs.detach(), expected, rtol=1e-5, atol=2e-6)
-    logprobs.sum().backward()
-    assert hidden.grad.dtype == hidden_dtype and weight.grad.dtype == weight_dtype
-    dense = leaves(hidden.double(), weight.double())
-    dense_reference(*dense, None, target_ids, 0.7)[0].sum().backward()
-    tolerance = 1e-4 if hidden_dtype == weight_dtype == torch.float32 else 0.05
-    for mine, reference in zip((hidden, weight), dense, strict=True):
-        error = (mine.grad.double() - reference.grad).norm() / reference.grad.norm()
-        assert error < tolerance
+    expected = dense_scores(dense[:, :vocabulary] / 0.6, ids)
+    for mine, reference in zip(scores[:3], expected, strict=True):
+        torch.testing.assert_close(mine.double(), reference, rtol=1e-5, atol=2e-5)
+    mask = torch.arange(N) % 3 > 0  # rows that are left out, too
+    weighted([s[mask] for s in scores[:3]], [w[mask] for w in WEIGHTS]).backward()
+    weighted([s[mask] for s in expected], [w[mask] for w in WEIGHTS]).backward()
+    assert_gradients([logits], [dense])
 
 
-def test_weight_gradient_is_summed_in_float32():
-    # 512 tokens, one a chunk, each adding 0.5: a bfloat16 sum would stop growing at 128.
-    hidden = torch.ones(512, 1, dtype=torch.bfloat16)
-    weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
-    target_ids = torch.zeros(512, dtype=torch.int64)
-    logprobs, _ = score_tokens(hidden, weight, target_ids, chunk_tokens=1)
-    logprobs.sum().backward()
-    # Each token gives 1 - p = 0.5 to its own id and -0.5 to the other.
-    assert weight.grad.flatten().tolist() == [256.0, -256.0]
+def test_three_ids_by_hand():
+    # Logits ln 1, ln 2, ln 5: probabilities 1/8, 2/8, 5/8.
+    logits = torch.tensor([[1.0, 2.0, 5.0]]).log().requires_grad_()
+    scores = score_tokens(
+        GivenLogits(logits), None, torch.tensor([[1, -1]]), with_entropy=True, top_k=2
+    )
+    assert scores.logprobs.tolist() == [[pytest.approx(-1.386294), 0.0]]  # ln(2/8), and nothing
+    assert scores.logsumexp.tolist() == [pytest.approx(2.079442)]  # ln 8
+    # ln 8 - (2 ln 2 + 5 ln 5) / 8 = 2.079442 - (1.386294 + 8.047190) / 8
+    assert scores.entropy.tolist() == [pytest.approx(0.900256)]
+    assert scores.top_ids.tolist() == [[2, 1]]
+    assert scores.top_logprobs.tolist() == [[pytest.approx(-0.470004), pytest.approx(-1.386294)]]
+    scores.logprobs.sum().backward()
+    assert logits.grad.tolist() == [pytest.approx([-0.125, 0.75, -0.625])]
+
+
+def test_a_tied_weight_gets_both_gradients():
+    ours, dense = problem(bias=False), problem(bias=False).copy(torch.float64)
+    tokens = torch.arange(N) % V
+    logprobs = scored(ours.layer(), ours.weight[tokens], ours.ids, (5, 7)).logprobs
+    dense.hidden = dense.weight[tokens]
+    expected = dense_scores(dense.dense(), dense.ids)[0]
+    (logprobs * WEIGHTS[0]).sum().backward()
+    (expected * WEIGHTS[0]).sum().backward()
+    assert_gradients([ours.weight], [dense.weight])
 
 
 class LargestTensor(TorchDispatchMode):
@@ -137,23 +118,22 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_never_allocates_tokens_times_vocabulary(dtype):
-    n, chunk = 300, 16
+    n, v, h = 300, 500, 8
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(n, 8, generator=generator).to(dtype).requires_grad_()
-    weight = torch.randn(500, 8, generator=generator).to(dtype).requires_grad_()
-    bias = torch.zeros(500, dtype=dtype, requires_grad=True)
-    target_ids = torch.randint(0, 500, (n,), generator=generator)
+    hidden = torch.randn(n, h, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(v, h, generator=generator).to(dtype).requires_grad_()
+    bias = torch.zeros(v, dtype=dtype, requires_grad=True)
+    ids = torch.randint(0, v, (n, 3), generator=generator)
     with LargestTensor() as largest:
-        logprobs, entropy = score_tokens(
-            hidden, weight, target_ids, bias=bias, chunk_tokens=chunk, with_entropy=True
-        )
-        (logprobs.sum() + entropy.sum()).backward()
+        layer = OutputLayer(weight, bias, soft_cap=5.0)
+        scores = scored(layer, hidden, ids, (40, 100), with_entropy=True, top_k=4)
+        (scores.logprobs.sum() + scores.entropy.sum()).backward()
     assert weight.grad is not None and hidden.grad is not None
-    assert largest.numel == chunk * 500  # the buffer of one chunk, and nothing larger
+    assert largest.numel == 40 * 100 == v * h  # a tile, the weight's gradient, and nothing larger
     # The measure does see a dense table.
     with LargestTensor() as dense:
-        dense_reference(hidden, weight, bias, target_ids, 1.0)
-    assert dense.numel == n * 500
+        (hidden @ weight.t()).log_softmax(-1)
+    assert dense.numel == n * v
 
 
 class MatmulCount(TorchDispatchMode):
@@ -170,7 +150,7 @@ class MatmulCount(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("wanted", "products"),
-    [  # a chunk's logits once more, then one product for hidden and one for weight
+    [  # a tile's logits once more, then one product for hidden and one for weight
         ((True, False, False), 2),
         ((False, True, False), 2),
         ((False, False, True), 1),
@@ -178,96 +158,37 @@ class MatmulCount(TorchDispatchMode):
     ],
 )
 def test_only_wanted_gradients_are_computed(wanted, products):
-    *tensors, target_ids = problem()
-    for tensor, want in zip(tensors, wanted, strict=True):
+    ours = problem()
+    for tensor, want in zip(ours.leaves(), wanted, strict=True):
         tensor.requires_grad_(want)
-    logprobs, _ = score_tokens(*tensors[:2], target_ids, bias=tensors[2])
+    logprobs = score_tokens(ours.layer(), ours.hidden, ours.ids).logprobs
     with MatmulCount() as matmuls:
         logprobs.sum().backward()
     assert matmuls.count == products
-    assert tuple(tensor.grad is not None for tensor in tensors) == wanted
+    assert tuple(tensor.grad is not None for tensor in ours.leaves()) == wanted
 
 
 def test_frozen_inputs_and_no_grad_build_no_graph():
-    hidden, weight, _, target_ids = problem()
-    frozen, _ = score_tokens(hidden, weight, target_ids)
+    ours = problem()
     with torch.no_grad():
-        ungraphed, _ = score_tokens(hidden.requires_grad_(), weight, target_ids)
-    assert not frozen.requires_grad and not ungraphed.requires_grad
-    assert torch.equal(frozen, ungraphed)
+        ungraphed = score_tokens(ours.layer(), ours.hidden, ours.ids, top_k=3)
+    graphed = score_tokens(ours.layer(), ours.hidden, ours.ids, top_k=3)
+    for tensor in ours.leaves():
+        tensor.requires_grad_(False)
+    frozen = score_tokens(ours.layer(), ours.hidden, ours.ids, top_k=3)
+    assert not frozen.logprobs.requires_grad and not ungraphed.logprobs.requires_grad
+    assert graphed.logprobs.requires_grad and graphed.logsumexp.requires_grad
+    assert not graphed.top_logprobs.requires_grad and graphed.entropy is None
+    assert torch.equal(frozen.logprobs, ungraphed.logprobs)
 
 
-def test_tokens_without_gradient_are_inert():
-    hidden, weight, _, target_ids = problem()
-    mask = torch.arange(N) % 3 > 0
-    reference = leaves(hidden, weight)
-    score_tokens(*reference, target_ids, chunk_tokens=4)[0][mask].sum().backward()
-    planted = hidden.masked_fill(~mask[:, None], torch.nan)
-    ours = leaves(planted, weight)
-    logprobs, _ = score_tokens(*ours, target_ids, chunk_tokens=4)
-    torch.where(mask, logprobs, 0).sum().backward()
-    assert not ours[0].grad[~mask].any()
-    for mine, expected in zip(ours, reference, strict=True):
-        torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-6, atol=1e-6)
-
-
-def test_a_loss_of_zero_gives_zero_gradients():
-    hidden, weight, _, target_ids = problem()
-    ours = leaves(hidden, weight)
-    (score_tokens(*ours, target_ids)[0] * 0).sum().backward()
-    assert all(torch.equal(tensor.grad, torch.zeros_like(tensor)) for tensor in ours)
-
-
-@pytest.mark.parametrize("with_entropy", [False, True])
-def test_no_tokens(with_entropy):
-    _, weight, bias, _ = problem()
-    ours = leaves(torch.zeros(0, H), weight, bias)
-    logprobs, entropy = score_tokens(
-        *ours[:2], torch.zeros(0, dtype=torch.int64), bias=ours[2], with_entropy=with_entropy
-    )
-    assert logprobs.shape == (0,)
-    assert entropy is None or entropy.shape == (0,)
-    logprobs.sum().backward()
-    assert torch.equal(ours[0].grad, torch.zeros(0, H))
-    assert not ours[1].grad.any() and not ours[2].grad.any()
-
-
-def test_an_id_excluded_by_the_bias_is_as_if_absent():
-    hidden, weight, _, _ = problem()
-    target_ids = torch.arange(N) % (V - 4)
-    bias = torch.zeros(V)
-    bias[-4:] = -torch.inf
-    padded, short = leaves(hidden, weight), leaves(hidden, weight[:-4])
-    with_padding = score_tokens(*padded, target_ids, bias=bias, chunk_tokens=5, with_entropy=True)
-    without = score_tokens(*short, target_ids, chunk_tokens=5, with_entropy=True)
-    for one, other in zip(with_padding, without, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-    sum(with_padding).sum().backward()
-    sum(without).sum().backward()
-    torch.testing.assert_close(padded[0].grad, short[0].grad, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(padded[1].grad[:-4], short[1].grad, rtol=1e-4, atol=1e-5)
-    assert not padded[1].grad[-4:].any()
-
-
-def test_large_logits_do_not_overflow():
-    hidden, weight = torch.full((2, 1), 1000.0), torch.tensor([[1.0], [0.9], [-1.0]])
-    logprobs, entropy = score_tokens(hidden, weight, torch.tensor([0, 2]), with_entropy=True)
-    # Logits 1000, 900, -1000: probability 1 for id 0, and id 2 lies 2000 nats below.
-    torch.testing.assert_close(logprobs, torch.tensor([0.0, -2000.0]))
-    torch.testing.assert_close(entropy, torch.zeros(2))
-
-
-def test_autocast_does_not_change_the_result():
-    hidden, weight, _, target_ids = problem()
-    ours, plain = leaves(hidden, weight), leaves(hidden, weight)
-    expected, _ = score_tokens(*plain, target_ids, chunk_tokens=7)
-    expected.sum().backward()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logprobs, _ = score_tokens(*ours, target_ids, chunk_tokens=7)
-        logprobs.sum().backward()
-    assert torch.equal(logprobs, expected)
-    assert torch.equal(ours[0].grad, plain[0].grad)
-    assert torch.equal(ours[1].grad, plain[1].grad)
+def test_a_second_derivative_is_refused():
+    ours = problem()
+    logprobs = score_tokens(ours.layer(), ours.hidden, ours.ids).logprobs
+    loss = (logprobs**2).sum()
+    (gradient,) = torch.autograd.grad(loss, ours.hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 @pytest.mark.parametrize(
@@ -275,10 +196,33 @@ def test_autocast_does_not_change_the_result():
     [
         ({"temperature": 0.0}, "TEMPERATURE=0.0"),
         ({"temperature": float("nan")}, "TEMPERATURE=nan"),
-        ({"chunk_tokens": 0}, "chunk_tokens=0"),
+        ({"temperature": float("inf")}, "TEMPERATURE=inf"),
+        ({"tile_tokens": 0}, "tile_tokens=0"),
+        ({"tile_vocabulary": -1}, "tile_vocabulary=-1"),
+        ({"top_k": -2}, "top_k=-2"),
+        ({"ids": torch.full((N, 1), V)}, f"id {V} is outside the vocabulary of {V}"),
+        ({"ids": torch.full((N, 1), -2)}, "id -2 is outside"),
     ],
 )
 def test_bad_options_are_named(options, message):
-    hidden, weight, _, target_ids = problem()
+    ours = problem()
     with pytest.raises(ValueError, match=message):
-        score_tokens(hidden, weight, target_ids, **options)
+        score_tokens(ours.layer(), ours.hidden, **({"ids": ours.ids} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocabulary": V + 1}, f"vocabulary={V + 1} must be between 1 and the {V}"),
+        ({"vocabulary": 0}, "vocabulary=0"),
+        ({"soft_cap": 0.0}, "soft_cap=0.0"),
+        ({"logit_scale": 0.0}, "logit_scale=0.0"),
+        ({"logit_scale": float("nan")}, "logit_scale=nan"),
+    ],
+)
+def test_a_bad_layer_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        OutputLayer(torch.zeros(V, H), **options)
+    if "vocabulary" in options:
+        with pytest.raises(ValueError, match=message):
+            GivenLogits(torch.zeros(N, V), **options)

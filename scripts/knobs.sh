@@ -8,11 +8,16 @@ KNOBS='
 LOG_PROB_TOP_K                  int>=0  opdvr.log_prob_top_k
 TOP_K_STRATEGY                  one:only_stu|only_tch|intersection|union|union-intersection  opdvr.top_k_strategy
 REWARD_WEIGHT_MODE              one:student_p|teacher_p|none  opdvr.reward_weight_mode
+TAIL_BUCKET                     bool    opdvr.tail_bucket
+FULL_VOCABULARY                 one:none|reverse_kl|forward_kl|jensen_shannon  opdvr.full_vocabulary
 TEMPERATURE                     real    actor_rollout_ref.rollout.temperature
 TEACHER_TEMPERATURE             real    opdvr.teacher_temperature
 CORRECTNESS_GATED               bool    opdvr.correctness_gated
 CORRECTNESS_THRESHOLD           real    opdvr.correctness_threshold
-CORRECTNESS_GATED_MODE          one:default|inverse|none  opdvr.correctness_gated_mode
+CORRECTNESS_GATED_MODE          one:default|inverse|none|soft|margin|leaky|mixed|rescue  opdvr.correctness_gated_mode
+GATE_TEMPERATURE                real    opdvr.gate_temperature
+GATE_MARGIN                     real    opdvr.gate_margin
+GATE_FLOOR                      real    opdvr.gate_floor
 GRPO_SCALED                     bool    opdvr.grpo_scaled
 GRPO_NORM_BY_STD                bool    opdvr.grpo_norm_by_std
 GRPO_SCALE_BASELINE             real    opdvr.grpo_scale_baseline

@@ -165,9 +165,37 @@ def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
             f"STUDENT_LOGPROBS=update (opdvr.student_logprobs) is exact only with one mini-batch "
             f"and one epoch a step, but {'; '.join(reasons)}; use STUDENT_LOGPROBS=recompute"
         )
+    _check_candidates(config, options, reasons)
     if options.student_logprobs == "auto":
         config.opdvr.student_logprobs = "recompute" if reasons else "update"
     config.actor_rollout_ref.rollout.calculate_log_probs = True
+
+
+def _check_candidates(config: DictConfig, options: OpdvrOptions, reasons: list[str]) -> None:
+    """Refuse what top-k distillation or a whole vocabulary cannot be combined with."""
+    full = options.full_vocabulary != "none"
+    if not full and not options.log_prob_top_k:
+        return
+    asked = f"LOG_PROB_TOP_K={options.log_prob_top_k} (opdvr.log_prob_top_k)"
+    if full:
+        asked = f"FULL_VOCABULARY={options.full_vocabulary} (opdvr.full_vocabulary)"
+    if options.student_logprobs == "rollout":
+        raise ValueError(
+            f"{asked} needs more than the sampled token's log-prob, which is all the inference "
+            "engine gives; use STUDENT_LOGPROBS=auto"
+        )
+    if full and (reasons or options.student_logprobs == "recompute"):
+        why = "; ".join(reasons) or "STUDENT_LOGPROBS=recompute was asked for"
+        raise ValueError(
+            f"{asked} is made inside the update's own forward, with one mini-batch and one epoch a "
+            f"step, but {why}; make it one of each, or use LOG_PROB_TOP_K"
+        )
+    loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
+    if loss != "vanilla":
+        raise ValueError(
+            f"{asked} has PPO's clipped loss for every candidate, but "
+            f"actor_rollout_ref.actor.policy_loss.loss_mode is {loss}; use vanilla"
+        )
 
 
 def _choose_verifier(config: DictConfig, options: OpdvrOptions) -> None:

@@ -78,14 +78,22 @@ def check_named(config: DictConfig) -> None:
 
 
 def check_method(config: DictConfig) -> None:
-    """Names of gate and estimator, which the core's registries know (so torch loads here)."""
+    """Names and ranges of the method, which the core's registries know (so torch loads here)."""
     options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
     estimator = config.algorithm.adv_estimator
     try:
         spec = options.method(estimator, distills(config))
     except ValueError as error:
-        raise ValueError(f"CORRECTNESS_GATED_MODE, GRPO_SCALED or ADV_ESTIMATOR: {error}") from None
+        raise ValueError(f"the method's options: {error}") from None
     from opdvr.core import needs_full_batch
+
+    n_responses = config.actor_rollout_ref.rollout.n
+    if spec.needs_groups and n_responses < 2:
+        raise ValueError(
+            f"CORRECTNESS_GATED_MODE={spec.gate} (opdvr.correctness_gated_mode) looks at the other "
+            f"responses to a prompt, but N_RESPONSES (actor_rollout_ref.rollout.n) is "
+            f"{n_responses}; set it to 2 or more"
+        )
 
     if needs_full_batch(spec) and options.student_logprobs == "update":
         raise ValueError(

@@ -7,11 +7,23 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils import tensordict_utils as tu
-from verl.workers.utils.losses import _slice_response_from_unpad_output as response_part
 from verl.workers.utils.losses import ppo_loss
 
-from opdvr.core import MethodSpec, advantages, require_finite, token_rewards, token_sums
+from opdvr.core import (
+    MethodSpec,
+    advantages,
+    divergence_sums,
+    log_ratio,
+    overlap_sums,
+    require_finite,
+    token_rewards,
+    token_sums,
+)
+from opdvr.integration.candidates import CandidateSide, candidate_side
+from opdvr.integration.engine import response_part
+from opdvr.integration.head import DIVERGENCE, DIVERGENCE_LOSS, PASSED, SIGNAL
 
 SUMS = "opdvr_sums"  # name under which the additive sums of a micro-batch travel to the trainer
 
@@ -22,9 +34,10 @@ class ForwardLoss:
 
     `update`: old log-probs are this forward's, detached, and the advantages are made from them;
     with one mini-batch and one epoch the ratio is 1: the gradient is that of the recompute path.
-    `rollout`: old log-probs and advantages come from the trainer; only the metrics are made here.
-    Reads of the batch: teacher_log_probs [B,T], correct [B], reward_scale [B], outcome [B],
-    rollout_log_probs [B,T], sample_index [B], advantages [B,T].
+    `rollout`, and `recompute` in top-k distillation: old log-probs come from the trainer.
+    Reads of the batch: teacher_log_probs [B,T], correct, reward_scale, outcome, group_correct_frac
+    [B], rollout_log_probs [B,T], sample_index [B], advantages [B,T]; for top-k what
+    `candidate_side` reads.
     """
 
     spec: MethodSpec
@@ -39,32 +52,107 @@ class ForwardLoss:
         Raises:
             NonFiniteError: a student log-prob at a valid position is NaN or infinite.
         """
+        model_output = dict(model_output)
         student = response_part(model_output["log_probs"], data).detach().float()
         mask = data["response_mask"].bool()
         names = [f"extra_info.index {int(index)}" for index in data["sample_index"].tolist()]
         require_finite(student, mask, "student log-prob", names)
         old = student if self.student_logprobs == "update" else data["old_log_probs"]
+        data["old_log_probs"] = old
+        if not data["batch_num_tokens"]:
+            tu.assign_non_tensor(data, batch_num_tokens=1)
+        if self.spec.samples_only:
+            return self._sampled(model_output, data, mask, student, old)
+        if self.spec.log_prob_top_k:
+            return self._top_k(model_output, data, mask)
+        return self._full_vocabulary(model_output, data, mask)
+
+    def _sampled(
+        self,
+        model_output: dict,
+        data: TensorDict,
+        mask: torch.Tensor,
+        student: torch.Tensor,
+        old: torch.Tensor,
+    ) -> tuple[torch.Tensor, dict]:
+        """One advantage a token: verl's PPO loss as it is."""
         rewards = self._rewards(data, old, mask)
         if not data["advantages_given"] and rewards is not None:
             data["advantages"] = advantages(
                 self.spec, rewards.reward, mask, outcome=data["outcome"]
             )
-        data["old_log_probs"] = old
-        if not data["batch_num_tokens"]:
-            tu.assign_non_tensor(data, batch_num_tokens=1)
         loss, metrics = ppo_loss(config=self.actor_config, model_output=model_output, data=data)
-        entropy = model_output.get("logged_entropy", model_output.get("entropy"))
         metrics[SUMS] = token_sums(
             rewards,
             mask,
             data["correct"].bool(),
             student,
-            rollout_logprobs=data["rollout_log_probs"],
-            entropy=None if entropy is None else response_part(entropy, data).detach(),
-            teacher_entropy=data.get("teacher_entropy", None),
             advantages=data["advantages"],
+            **_observed(model_output, data),
         )
         return loss, metrics
+
+    def _top_k(
+        self, model_output: dict, data: TensorDict, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, dict]:
+        """The candidates' loss; verl's takes the outcome advantage, KL and entropy terms."""
+        side: CandidateSide = candidate_side(self.spec, self.actor_config, model_output, data)
+        loss, metrics = self._with_verls_terms(side.loss, model_output, data, mask)
+        metrics["actor/top_k_clipfrac"] = side.clipped_frac
+        metrics[SUMS] = token_sums(
+            side.rewards,
+            mask,
+            data["correct"].bool(),
+            data["old_log_probs"],
+            log_ratio=self._log_ratio(data, mask),
+            advantages=data["advantages"] + side.rewards.reward.sum(-1),
+            **_observed(model_output, data),
+        ) | overlap_sums(side.overlap, mask)
+        return loss, metrics
+
+    def _full_vocabulary(
+        self, model_output: dict, data: TensorDict, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, dict]:
+        """The divergence's loss, made inside the head, in the candidates' place."""
+        token_loss = response_part(model_output[DIVERGENCE_LOSS], data)
+        if self.spec.grpo_scaled:
+            token_loss = token_loss * data["reward_scale"].unsqueeze(-1)
+        loss, metrics = self._with_verls_terms(token_loss, model_output, data, mask)
+        metrics[SUMS] = token_sums(
+            None,
+            mask,
+            data["correct"].bool(),
+            data["old_log_probs"],
+            log_ratio=self._log_ratio(data, mask),
+            advantages=data["advantages"] - token_loss.detach(),
+            **_observed(model_output, data),
+        ) | divergence_sums(
+            *(response_part(model_output[key], data) for key in (DIVERGENCE, SIGNAL, PASSED)), mask
+        )
+        return loss, metrics
+
+    def _with_verls_terms(
+        self, token_loss: torch.Tensor, model_output: dict, data: TensorDict, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, dict]:
+        """`token_loss` [B,T] aggregated as verl does, plus verl's own terms.
+
+        On the sampled tokens verl sees the outcome advantage alone (0 but for
+        token_reward_direct_plus_grpo), so that it never doubles the teacher's signal.
+        """
+        none = torch.zeros_like(mask, dtype=torch.float32)
+        data["advantages"] = advantages(self.spec, none, mask, outcome=data["outcome"])
+        loss, metrics = ppo_loss(config=self.actor_config, model_output=model_output, data=data)
+        weights = data.get("rollout_is_weights", None)
+        if weights is not None:
+            token_loss = token_loss * weights
+        own = agg_loss(
+            loss_mat=token_loss,
+            loss_mask=mask,
+            loss_agg_mode=self.actor_config.loss_agg_mode,
+            **self.actor_config.global_batch_info,
+        )
+        metrics["actor/pg_loss"] += own.detach().item()
+        return loss + own, metrics
 
     def _rewards(self, data: TensorDict, student: torch.Tensor, mask: torch.Tensor) -> Any:  # noqa: ANN401
         if not self.spec.distill:
@@ -76,4 +164,18 @@ class ForwardLoss:
             mask,
             data["correct"].bool(),
             data["reward_scale"],
+            data["group_correct_frac"],
         )
+
+    def _log_ratio(self, data: TensorDict, mask: torch.Tensor) -> torch.Tensor:
+        return log_ratio(data["teacher_log_probs"], data["old_log_probs"], mask)
+
+
+def _observed(model_output: dict, data: TensorDict) -> dict[str, torch.Tensor | None]:
+    """What is only looked at: arguments of token_sums."""
+    entropy = model_output.get("logged_entropy", model_output.get("entropy"))
+    return {
+        "rollout_logprobs": data["rollout_log_probs"],
+        "entropy": None if entropy is None else response_part(entropy, data).detach(),
+        "teacher_entropy": data.get("teacher_entropy", None),
+    }

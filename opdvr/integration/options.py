@@ -16,6 +16,7 @@ STUDENT_LOGPROBS = ("auto", "update", "recompute", "rollout")
 TRUNCATED_RESPONSES = ("keep", "wrong", "mask")
 TOP_K_STRATEGIES = ("only_stu", "only_tch", "intersection", "union", "union-intersection")
 REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
+FULL_VOCABULARY = ("none", "reverse_kl", "forward_kl", "jensen_shannon")
 # float16 gradients underflow at a token-mean loss without a loss scaler, which the engine lacks
 MODEL_DTYPES = ("bfloat16", "float32")
 DEMO_STUDENTS = ("careless", "other-style")
@@ -53,6 +54,11 @@ class OpdvrOptions:
         grpo_outcome_weight: w in A = r + w * GRPO advantage (token_reward_direct_plus_grpo).
         log_prob_top_k: K of top-k OPD; 0 is sampled-token OPD.
         top_k_strategy, reward_weight_mode: candidates and weights of top-k OPD.
+        tail_bucket: one more candidate, all other tokens together.
+        top_k_overlap: also report `val-topk/...`, for which both models' top K are needed.
+        full_vocabulary: a divergence over the whole vocabulary instead of sampled tokens or
+            candidates; single forward only, and the teacher's last hidden states travel.
+        gate_temperature, gate_margin, gate_floor: of the gates soft, margin and leaky.
         teacher_temperature: divides the teacher's logits.
         teacher_entropy: also report `teacher/entropy` (nats), at the cost of one more pass over
             each chunk of logits.
@@ -63,7 +69,8 @@ class OpdvrOptions:
         log_entropy: report `actor/entropy` in `update` mode.
         truncated_responses: what a response cut at the length limit counts as. `keep`: the verifier
             decides; `wrong`: incorrect whatever it says; `mask`: no signal, and out of its group.
-        head_chunk_tokens: rows of logits held at once by the chunked head ([rows, V] in fp32).
+        head_chunk_tokens: tokens in a tile of logits; None lets the device choose. Tiles are cut
+            over the vocabulary too, so no [tokens, V] is ever held.
         max_val_response_length: response limit in validation; None takes data.max_response_length.
         parallel_size: tensor parallel size of the rollout and Ulysses size of student and teacher.
         model_dtype: dtype of computation, of the rollout and of the teacher's weights.
@@ -88,12 +95,18 @@ class OpdvrOptions:
     log_prob_top_k: int = 0
     top_k_strategy: str = "only_stu"
     reward_weight_mode: str = "student_p"
+    tail_bucket: bool = False
+    top_k_overlap: bool = True
+    full_vocabulary: str = "none"
+    gate_temperature: float = 1.0
+    gate_margin: float = 0.1
+    gate_floor: float = 0.1
     teacher_temperature: float = 1.0
     teacher_entropy: bool = True
     student_logprobs: str = "auto"
     log_entropy: bool = True
     truncated_responses: str = "keep"
-    head_chunk_tokens: int = 1024
+    head_chunk_tokens: int | None = None
     max_val_response_length: int | None = None
     parallel_size: int = 1
     model_dtype: str = "bfloat16"
@@ -119,6 +132,7 @@ class OpdvrOptions:
         _one_of(
             "REWARD_WEIGHT_MODE", "reward_weight_mode", self.reward_weight_mode, REWARD_WEIGHT_MODES
         )
+        _one_of("FULL_VOCABULARY", "full_vocabulary", self.full_vocabulary, FULL_VOCABULARY)
         _one_of("ANSWER_FORMS", "answer_forms", self.answer_forms, ANSWER_FORMS)
         _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
         _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
@@ -129,13 +143,9 @@ class OpdvrOptions:
             ("PARALLEL_SIZE", "parallel_size", 1),
             ("LOG_PROB_TOP_K", "log_prob_top_k", 0),
         ):
-            if getattr(self, name) < least:
+            value = getattr(self, name)
+            if value is not None and value < least:
                 raise ValueError(f"{variable} (opdvr.{name}) must be at least {least:g}")
-        if self.log_prob_top_k > 0:
-            raise ValueError(
-                "LOG_PROB_TOP_K (opdvr.log_prob_top_k) above 0 asks for top-k OPD, which this "
-                "version does not have; set LOG_PROB_TOP_K=0 for sampled-token OPD"
-            )
 
     def method(self, estimator: str, distill: bool) -> MethodSpec:
         """The method as data, for `opdvr.core` (which validates gate and estimator names)."""
@@ -150,6 +160,14 @@ class OpdvrOptions:
             grpo_norm_by_std=self.grpo_norm_by_std,
             grpo_scale_baseline=self.grpo_scale_baseline,
             grpo_outcome_weight=self.grpo_outcome_weight,
+            gate_temperature=self.gate_temperature,
+            gate_margin=self.gate_margin,
+            gate_floor=self.gate_floor,
+            log_prob_top_k=self.log_prob_top_k,
+            top_k_strategy=self.top_k_strategy,
+            reward_weight_mode=self.reward_weight_mode,
+            tail_bucket=self.tail_bucket,
+            full_vocabulary=self.full_vocabulary,
         )
 
 

@@ -16,8 +16,10 @@ from opdvr.core import (
     advantages,
     correct_responses,
     group_advantages,
+    group_correct_frac,
     grpd_scale,
     needs_full_batch,
+    needs_outcome,
     token_rewards,
     token_sums,
 )
@@ -51,12 +53,16 @@ def register_estimators() -> None:
 
 @dataclass(frozen=True)
 class Signal:
-    """Per response: verdict [B] bool, GRPD scale [B] or None, outcome advantage [B], group ids."""
+    """Per response: verdict [B] bool, GRPD scale [B] or None, outcome advantage [B], group ids.
+
+    group_correct_frac [B]: share of correct responses in the group, None unless the gate needs it.
+    """
 
     scores: torch.Tensor
     correct: torch.Tensor
     scale: torch.Tensor | None
     outcome: torch.Tensor | None
+    group_correct_frac: torch.Tensor | None
     group_ids: np.ndarray
     valid: torch.Tensor
 
@@ -72,12 +78,13 @@ def read_signal(spec: MethodSpec, batch: DataProto, norm_outcome_by_std: bool) -
             group_advantages(scores, groups, spec.grpo_norm_by_std, valid),
             spec.grpo_scale_baseline,
         )
-    if spec.estimator in ("grpo", "token_reward_direct_plus_grpo"):
+    if needs_outcome(spec):
         outcome = group_advantages(scores, groups, norm_outcome_by_std, valid)
     correct = correct_responses(scores, spec.correctness_threshold)
     if COUNTS_WRONG in batch.batch.keys():
         correct &= ~batch.batch[COUNTS_WRONG]
-    return Signal(scores, correct, scale, outcome, groups, valid)
+    frac = group_correct_frac(correct, groups, valid) if spec.needs_groups else None
+    return Signal(scores, correct, scale, outcome, frac, groups, valid)
 
 
 def attach(
@@ -85,9 +92,9 @@ def attach(
 ) -> TokenRewards | None:
     """Write what the update needs into `batch`.
 
-    Always: correct, reward_scale, outcome, sample_index [B]. With `student_logprobs` [B,T] (or
-    without a teacher) also advantages and returns [B,T], and the token rewards are returned;
-    without, the advantages are left to the loss.
+    Always: correct, reward_scale, outcome, group_correct_frac, sample_index [B]. With
+    `student_logprobs` [B,T] (or without a teacher) also advantages and returns [B,T], and the token
+    rewards are returned; without, the advantages are left to the loss.
     """
     mask = signal_mask(batch)
     rows = len(mask)
@@ -95,6 +102,8 @@ def attach(
     batch.batch["correct"] = signal.correct
     batch.batch["reward_scale"] = ones if signal.scale is None else signal.scale
     batch.batch["outcome"] = 0 * ones if signal.outcome is None else signal.outcome
+    frac = signal.group_correct_frac
+    batch.batch["group_correct_frac"] = ones if frac is None else frac
     batch.batch["sample_index"] = torch.tensor(sample_indices(batch))
     rewards = None
     if not spec.distill:
@@ -107,6 +116,7 @@ def attach(
             mask,
             signal.correct,
             signal.scale,
+            signal.group_correct_frac,
         )
         batch.batch["advantages"] = advantages(
             spec, rewards.reward, mask, group_ids=signal.group_ids, outcome=signal.outcome
@@ -116,7 +126,9 @@ def attach(
 
 
 def made_by_the_loss(spec: MethodSpec, student_logprobs: str) -> bool:
-    """Whether the token rewards are made inside the update's forward."""
+    """Whether the rewards are made inside the update's forward; those of candidates always are."""
+    if not spec.samples_only:
+        return True
     return spec.distill and student_logprobs == "update" and not needs_full_batch(spec)
 
 

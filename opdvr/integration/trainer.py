@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from opdvr.core import add_sums, metrics_from_sums, require_finite
-from opdvr.integration import checkpoints, signal, validation
+from opdvr.core import add_sums, metrics_from_sums
+from opdvr.core.spec import SAMPLED_ONLY
+from opdvr.integration import checkpoints, scoring, signal, validation
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
@@ -23,31 +26,6 @@ from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
-
-
-class TeacherGroup:
-    """The teacher's worker group, given only the tensors it needs, its answer checked."""
-
-    def __init__(self, worker_group: Any, keys: list[str]):  # noqa: ANN401
-        self._worker_group = worker_group
-        self._keys = keys
-
-    def compute_rm_score(self, batch: DataProto) -> DataProto:
-        """teacher_log_probs [B,T], teacher_entropy; stops on NaN or inf at a valid position."""
-        output = self._worker_group.compute_rm_score(
-            batch.select(batch_keys=self._keys, non_tensor_batch_keys=[])
-        )
-        names = [f"extra_info.index {index}" for index in signal.sample_indices(batch)]
-        require_finite(
-            output.batch["teacher_log_probs"],
-            batch.batch["response_mask"].bool(),
-            "teacher log-prob",
-            names,
-        )
-        return output
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        return getattr(self._worker_group, name)
 
 
 class OpdvrTrainer(RayPPOTrainer):
@@ -64,6 +42,7 @@ class OpdvrTrainer(RayPPOTrainer):
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
         self.verifier_seconds = 0.0  # of the last batch, training or validation
+        self.scorer: scoring.Scorer | None = None
 
     def _create_dataloader(self, *args: object, **kwargs: object) -> None:
         """verl's; without its filter, a prompt over the limit is refused now, not when it comes."""
@@ -93,12 +72,27 @@ class OpdvrTrainer(RayPPOTrainer):
         stage(f"starting workers, loading {models}")
         super().init_workers()
         stage("ready")
-        if self.rm_wg is not None:
-            from opdvr.integration.workers import SCORE_KEYS
+        mode = self.options.student_logprobs
+        passes = scoring.plan(self.spec, mode, self.options.top_k_overlap)
+        say(passes.describe())
+        if self.spec.distill:
+            temperature = self.config.actor_rollout_ref.rollout.temperature
+            self.scorer = self.rm_wg = scoring.Scorer(
+                passes, self.actor_rollout_wg, self.rm_wg, self._vocabulary, temperature
+            )
+        if mode != "recompute" or not self.spec.samples_only:
+            self.actor_rollout_wg.set_loss_fn(ForwardLoss(self.spec, mode))
+        if self.spec.full_vocabulary != SAMPLED_ONLY:
+            self._give_students_the_teachers_layer()
 
-            self.rm_wg = TeacherGroup(self.rm_wg, SCORE_KEYS)
-        if self.options.student_logprobs != "recompute":
-            self.actor_rollout_wg.set_loss_fn(ForwardLoss(self.spec, self.options.student_logprobs))
+    @cached_property
+    def _vocabulary(self) -> int:
+        """Ids below this are the tokenizer's; the rest of the embedding is padding."""
+        return max(self.tokenizer.get_vocab().values()) + 1
+
+    def _give_students_the_teachers_layer(self) -> None:
+        layer = replace(self.rm_wg.output_layer()[0], vocabulary=self._vocabulary)
+        self.actor_rollout_wg.set_teacher_layer(self.spec, layer, self.options.teacher_temperature)
 
     def fit(self) -> None:
         """verl's loop, its log lines going through the run folder."""
@@ -136,10 +130,10 @@ class OpdvrTrainer(RayPPOTrainer):
     def _refuse_unknown_tokens(self, batch: DataProto) -> None:
         """An id in the vocabulary's padding means the engine sampled what no tokenizer can read."""
         largest = int((batch.batch["responses"] * batch.batch["response_mask"]).max())
-        if largest >= len(self.tokenizer):
+        if largest >= self._vocabulary:
             raise ValueError(
                 f"a response holds token id {largest}, but the student's tokenizer ends at "
-                f"{len(self.tokenizer) - 1}: the rollout samples from the vocabulary's padding"
+                f"{self._vocabulary - 1}: the rollout samples from the vocabulary's padding"
             )
 
     def _truncated(self, batch: DataProto) -> torch.Tensor:
@@ -166,10 +160,14 @@ class OpdvrTrainer(RayPPOTrainer):
         """verl's pass where log-probs are recomputed; else the rollout's values stand in.
 
         The stand-ins feed only fit's own metrics, which `_update_actor` corrects from the update.
+        A student's pass for top-k candidates has made them already.
         """
+        if self.scorer is not None and self.scorer.old is not None:
+            self.corrections["perf/mfu/actor_infer"] = None
+            return self.scorer.old, 0.0
         if self.options.student_logprobs == "recompute":
             slim = batch.select(
-                batch_keys=[key for key in _SCORING if key in batch.batch.keys()],
+                batch_keys=[*scoring.SCORE_KEYS, "prompts", "responses"],
                 non_tensor_batch_keys=[],
             )
             return super()._compute_old_log_prob(slim)
@@ -196,6 +194,7 @@ class OpdvrTrainer(RayPPOTrainer):
         )
         slim.meta_info["log_entropy"] = self.options.log_entropy
         slim.meta_info["advantages_given"] = student is not None
+        slim.meta_info.update(self._candidate_options(batch))
         output = super()._update_actor(slim)
         metrics = output.meta_info["metrics"]
         parts = metrics.pop(f"actor/{SUMS}", None)
@@ -204,12 +203,25 @@ class OpdvrTrainer(RayPPOTrainer):
         real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
         real |= verifier_failures("verifier")
         real["verifier/seconds"] = self.verifier_seconds
+        if self.scorer is not None:
+            real |= self.scorer.metrics()
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
             value = real.get(f"critic/advantages/{name}")
             self.corrections[f"critic/advantages/{name}"] = value
             self.corrections[f"critic/returns/{name}"] = value
         return output
+
+    def _candidate_options(self, batch: DataProto) -> dict[str, object]:
+        """What the update's forward has to know beside the sampled tokens."""
+        if self.spec.samples_only:
+            return {}
+        options: dict[str, object] = {"vocabulary": self._vocabulary}
+        if self.spec.log_prob_top_k:
+            options["strategy"] = self.spec.top_k_strategy
+            if self.options.top_k_overlap and scoring.STUDENT_TOP_IDS not in batch.batch.keys():
+                options["top_k"] = self.spec.log_prob_top_k
+        return options
 
     def _validate(self) -> dict:
         """verl's; its reward-model rows (style "model") do not exist where the teacher is one."""
@@ -280,16 +292,10 @@ def refuse_long_prompts(option: str, dataset: RLHFDataset, limit: int) -> None:
             )
 
 
-_SCORING = (
-    "input_ids",
-    "attention_mask",
-    "position_ids",
-    "response_mask",
+_UPDATE = (
+    *scoring.SCORE_KEYS,
     "prompts",
     "responses",
-)
-_UPDATE = (
-    *_SCORING,
     "rollout_log_probs",
     "old_log_probs",
     "advantages",
@@ -300,5 +306,7 @@ _UPDATE = (
     "correct",
     "reward_scale",
     "outcome",
+    "group_correct_frac",
     "sample_index",
+    *scoring.UPDATE_KEYS,
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 import verl.workers.engine_workers as verl_workers
 from omegaconf import DictConfig, OmegaConf, open_dict
 from verl import DataProto
@@ -13,9 +16,11 @@ from verl.single_controller.base.decorator import (
 from verl.trainer.config import CheckpointConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_device_id
 from verl.workers.config import HFModelConfig, TrainingWorkerConfig
-from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
+from verl.workers.utils.padding import left_right_2_no_padding
 
+from opdvr.core import MethodSpec, OutputLayer
 from opdvr.integration import engine
 from opdvr.integration.loss import ForwardLoss
 from opdvr.integration.platform import (
@@ -23,15 +28,53 @@ from opdvr.integration.platform import (
     on_cpu,
     use_gloo_and_leave_memory_alone,
 )
+from opdvr.integration.scoring import (
+    SCORE_KEYS,
+    STUDENT_CANDIDATES,
+    STUDENT_TOP_IDS,
+    STUDENT_TOP_LOG_PROBS,
+    TEACHER_AT_STUDENT,
+    TEACHER_HIDDEN,
+    TEACHER_TOP_IDS,
+    TEACHER_TOP_LOG_PROBS,
+)
 
-SCORE_KEYS = ["input_ids", "attention_mask", "position_ids", "response_mask"]
+_TOP_IDS = [STUDENT_TOP_IDS, TEACHER_TOP_IDS]
 
 
-def prepare_process(head_chunk_tokens: int) -> None:
+def prepare_process(head_tile_tokens: int | None) -> None:
     """What every worker process needs before verl builds an engine; idempotent."""
     use_gloo_and_leave_memory_alone()
     engine.install()
-    engine.ScoringEngine.head_chunk_tokens = head_chunk_tokens
+    engine.ScoringEngine.head_tile_tokens = head_tile_tokens
+
+
+def score(
+    worker: verl_workers.TrainingWorker, data: DataProto, names: dict[str, str], **wanted: object
+) -> DataProto:
+    """A pass without gradients over `data`, as padded tensors.
+
+    Args:
+        worker: whose engine scores.
+        data: SCORE_KEYS and, where `wanted` names a strategy, the top ids that it reads.
+        names: output of the engine -> name in the result; outputs that were not made are left out.
+        wanted: non-tensor entries for the engine (temperature, calculate_entropy, top_k, ...).
+
+    Returns:
+        [B,T,...] float32 (ids int32), 0 outside the response.
+    """
+    keys = [key for key in SCORE_KEYS + _TOP_IDS if key in data.batch.keys()]
+    batch = left_right_2_no_padding(
+        data.select(batch_keys=keys, non_tensor_batch_keys=[], meta_info_keys=[]).to_tensordict()
+    )
+    tu.assign_non_tensor(batch, compute_loss=False, **wanted)
+    output = worker.infer_batch(batch)
+    tensors = {}
+    for key, name in names.items():
+        if key in output.keys():
+            values = engine.response_part(tu.get(output, key), batch)
+            tensors[name] = values.int() if values.dtype == torch.int64 else values.float()
+    return DataProto.from_dict(tensors=tensors)
 
 
 class StudentWorker(verl_workers.ActorRolloutRefWorker):
@@ -57,6 +100,40 @@ class StudentWorker(verl_workers.ActorRolloutRefWorker):
         loss_fn.actor_config = self.loss_fn.keywords["config"]
         self.actor.set_loss_fn(loss_fn)
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_teacher_layer(
+        self, spec: MethodSpec, layer: OutputLayer, teacher_temperature: float
+    ) -> None:
+        """The teacher's output layer, for a divergence over the whole vocabulary."""
+        device = get_device_id()
+        layer = replace(
+            layer,
+            weight=layer.weight.to(device),
+            bias=None if layer.bias is None else layer.bias.to(device),
+        )
+        self.actor.engine.full_vocabulary = engine.FullVocabulary(spec, layer, teacher_temperature)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def score_candidates(self, data: DataProto) -> DataProto:
+        """One pass without gradients for top-k distillation, at the rollout's temperature.
+
+        data: SCORE_KEYS and, with `strategy` in its meta_info, the top ids that it reads.
+
+        Returns:
+            old_log_probs, entropys [B,T]; with `top_k` in meta_info student_top_ids (int32) and
+            student_top_log_probs [B,T,K]; with `strategy` student_candidate_log_probs [B,T,C].
+        """
+        names = {
+            "log_probs": "old_log_probs",
+            "entropy": "entropys",
+            "top_ids": STUDENT_TOP_IDS,
+            "top_log_probs": STUDENT_TOP_LOG_PROBS,
+            "candidate_log_probs": STUDENT_CANDIDATES,
+        }
+        wanted = {key: data.meta_info[key] for key in ("temperature", "vocabulary")}
+        wanted |= {key: data.meta_info[key] for key in ("top_k", "strategy") if data.meta_info[key]}
+        return score(self.actor, data, names, calculate_entropy=True, **wanted)
+
 
 class TeacherWorker(verl_workers.TrainingWorker):
     """The teacher in verl's reward-model slot: scores the student's own token ids, forward only."""
@@ -72,31 +149,43 @@ class TeacherWorker(verl_workers.TrainingWorker):
         """Load the weights."""
         self.reset()
 
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def output_layer(self) -> OutputLayer | None:
+        """The whole output layer, on the CPU, for set_teacher_layer; None but of rank 0."""
+        layer = self.engine.whole_output_layer()  # all ranks gather it
+        return layer if self.rank == 0 else None
+
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"))
     def compute_rm_score(self, data: DataProto) -> DataProto:
-        """teacher_log_probs [B,T] fp32, nats, at TEACHER_TEMPERATURE, 0 where the mask is 0; with
-        entropy also teacher_entropy [B,T]. Named rm_scores, they would replace the verifier's.
+        """What the teacher says of the student's tokens, at TEACHER_TEMPERATURE.
+
+        data: SCORE_KEYS and, where the student's top ids are candidates, student_top_ids [B,T,K].
+        meta_info: top_k, vocabulary, with_hidden.
+
+        Returns:
+            fp32, nats, 0 where the mask is 0: teacher_log_probs [B,T] (named rm_scores, they would
+            replace the verifier's); with entropy teacher_entropy [B,T]; with top_k teacher_top_ids
+            (int32) and teacher_top_log_probs [B,T,K]; with student_top_ids
+            teacher_at_student_log_probs [B,T,K]; with_hidden teacher_hidden [B,T,H].
         """
-        batch = left_right_2_no_padding(
-            data.select(
-                batch_keys=SCORE_KEYS, non_tensor_batch_keys=[], meta_info_keys=[]
-            ).to_tensordict()
-        )
-        tu.assign_non_tensor(
-            batch,
+        names = {
+            "log_probs": "teacher_log_probs",
+            "entropy": "teacher_entropy",
+            "top_ids": TEACHER_TOP_IDS,
+            "top_log_probs": TEACHER_TOP_LOG_PROBS,
+            "candidate_log_probs": TEACHER_AT_STUDENT,
+            "hidden": TEACHER_HIDDEN,
+        }
+        wanted = {key: data.meta_info[key] for key in ("top_k", "vocabulary", "with_hidden")}
+        if STUDENT_TOP_IDS in data.batch.keys():
+            wanted["strategy"] = "only_stu"  # the teacher's values are wanted at all of them
+        return score(
+            self,
+            data,
+            names,
             calculate_entropy=self._with_entropy,
-            compute_loss=False,
             temperature=self._temperature,
-        )
-        output = self.infer_batch(batch)
-        names = {"log_probs": "teacher_log_probs"}
-        if self._with_entropy:
-            names["entropy"] = "teacher_entropy"
-        return DataProto.from_dict(
-            tensors={
-                name: no_padding_2_padding(tu.get(output, key), batch).float()
-                for key, name in names.items()
-            }
+            **wanted,
         )
 
 

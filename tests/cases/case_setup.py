@@ -30,6 +30,9 @@ class Letters:
     def __len__(self):
         return 128
 
+    def get_vocab(self):
+        return {chr(i): i for i in range(128)}
+
     def decode(self, ids, skip_special_tokens=True):
         return "".join(chr(i) for i in ids if i != END)
 
@@ -91,7 +94,7 @@ def make_trainer(estimator="token_reward_direct", distill=True, **options):
     )
     trainer.tokenizer = Letters()
     trainer._end_tokens = lambda: {END}
-    trainer.corrections = {}
+    trainer.corrections, trainer.scorer, trainer.verifier_seconds = {}, None, 0.0
     return trainer
 
 

@@ -80,8 +80,8 @@ def test_a_missing_model_is_one_line_before_anything_heavy(tmp_path):
     [
         ("opdvr.correctness_gated=maybe", "correctness_gated"),
         ("opdvr.no_such_option=1", "no_such_option"),
-        ("opdvr.log_prob_top_k=64", "LOG_PROB_TOP_K"),
-        ("actor_rollout_ref.rollout.log_prob_top_k=64", "LOG_PROB_TOP_K"),
+        ("opdvr.log_prob_top_k=-1", "LOG_PROB_TOP_K"),
+        ("actor_rollout_ref.rollout.log_prob_top_k=-1", "LOG_PROB_TOP_K"),
     ],
 )
 def test_a_mistaken_option_is_refused_by_name(override, names, capsys):
@@ -95,10 +95,10 @@ def test_booleans_of_the_command_line_come_in_any_case(value):
     assert config.opdvr.correctness_gated is (value.lower() == "true")
 
 
-def test_top_k_distillation_is_refused_and_not_cut():
-    with pytest.raises(ValueError, match="top-k OPD, which this version does not have"):
-        OpdvrOptions(log_prob_top_k=64).validate()
-    OpdvrOptions(log_prob_top_k=0).validate()
+def test_a_top_k_of_64_is_taken_whole():
+    config = compose(["platform=cpu", "actor_rollout_ref.rollout.log_prob_top_k=64"])
+    assert config.opdvr.log_prob_top_k == 64
+    OpdvrOptions(log_prob_top_k=64).validate()
 
 
 def test_temperatures_reach_both_sides_and_the_rollouts_log_probs_are_after_them():

@@ -1,5 +1,7 @@
 """Batches as generation leaves them: masks by length, tokens in pairs, one width, ids untouched."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -22,10 +24,9 @@ from case_setup import (  # noqa: E402
 from verl import DataProto  # noqa: E402
 from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto  # noqa: E402
 
-from opdvr.core import metrics_from_sums, score_tokens, token_sums  # noqa: E402
+from opdvr.core import MethodSpec, OutputLayer, metrics_from_sums, score_tokens, token_sums  # noqa: E402
 from opdvr.integration.rollout import _assemble  # noqa: E402
-from opdvr.integration.trainer import TeacherGroup  # noqa: E402
-from opdvr.integration.workers import SCORE_KEYS  # noqa: E402
+from opdvr.integration.scoring import SCORE_KEYS, Scorer, plan  # noqa: E402
 
 
 def test_the_end_trains_also_where_the_padding_is_the_same_token():
@@ -125,10 +126,11 @@ def test_validation_has_its_own_sampling_and_width():
 
 def test_a_temperature_divides_logits_and_not_log_probs():
     # Logits (2, 0), token 1: ln(1 / (1 + e^2)) = -2.1269; at 0.5, ln(1 / (1 + e^4)) = -4.0181.
-    logits, token = torch.tensor([[2.0, 0.0]]), torch.tensor([1])
+    logits, token = torch.tensor([[2.0, 0.0]]), torch.tensor([[1]])
     for temperature, expected in ((1.0, -2.1269), (0.5, -4.0181)):
-        scores, _ = score_tokens(logits, torch.eye(2), token, temperature=temperature)
-        assert scores.item() == pytest.approx(expected, abs=5e-5)
+        layer = OutputLayer(torch.eye(2))
+        scores = score_tokens(layer, logits, token, temperature=temperature)
+        assert scores.logprobs.item() == pytest.approx(expected, abs=5e-5)
 
 
 def test_a_prompt_over_the_limit_names_the_option_and_the_prompt():
@@ -159,11 +161,15 @@ class FakeTeacherGroup:
         return DataProto.from_dict(tensors={"teacher_log_probs": logprobs})
 
 
+def scorer(teacher):
+    return Scorer(plan(MethodSpec(), "update", overlap=True), None, teacher, 128, 1.0)
+
+
 def test_the_teacher_gets_the_sampled_ids_and_no_text():
     # "ab" as two tokens, which a tokenizer that merges them would give back as one.
     batch = with_questions(rollout([text_ids("ab"), text_ids("c")], [[65], [66, 67]]))
     workers = FakeTeacherGroup()
-    TeacherGroup(workers, SCORE_KEYS).compute_rm_score(batch)
+    scorer(workers).compute_rm_score(batch)
     assert set(workers.batch.batch.keys()) == set(SCORE_KEYS)
     assert not workers.batch.non_tensor_batch
     for key in SCORE_KEYS:
@@ -175,15 +181,15 @@ def test_the_teacher_gets_the_sampled_ids_and_no_text():
 def test_a_teacher_without_a_value_stops_with_the_sample_named(value):
     batch = with_questions(rollout([text_ids("ab"), text_ids("c")]))
     with pytest.raises(FloatingPointError, match="teacher log-prob is .* extra_info.index 101, po"):
-        TeacherGroup(FakeTeacherGroup((1, 0, value)), SCORE_KEYS).compute_rm_score(batch)
+        scorer(FakeTeacherGroup((1, 0, value))).compute_rm_score(batch)
     # row 1 has two tokens; what stands behind them is padding
-    TeacherGroup(FakeTeacherGroup((1, 2, value)), SCORE_KEYS).compute_rm_score(batch)
+    scorer(FakeTeacherGroup((1, 2, value))).compute_rm_score(batch)
 
 
 def test_an_id_without_text_is_refused():
     # The tokenizer has 5 tokens, the student 6 logits, the teacher 8.
     trainer = make_trainer()
-    trainer.tokenizer = range(5)
+    trainer.tokenizer = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(5)})
     trainer._refuse_unknown_tokens(rollout([[0, 4]], pad=5))  # as padding it says nothing
     with pytest.raises(ValueError, match="token id 5, but the student's tokenizer ends at 4"):
         trainer._refuse_unknown_tokens(rollout([[0, 4, 5]]))

@@ -26,6 +26,20 @@ METHODS = {
         "reward_model.n_gpus_per_node=1",
         "reward_model.nnodes=1",
     ],
+    "top-k-union-tail-mixed": [
+        "opdvr.log_prob_top_k=4",
+        "opdvr.top_k_strategy=union",
+        "opdvr.tail_bucket=True",
+        "opdvr.correctness_gated_mode=mixed",
+    ],
+    "top-k-only-tch-two-mini-batches": [
+        "opdvr.log_prob_top_k=4",
+        "opdvr.top_k_strategy=only_tch",
+        "opdvr.reward_weight_mode=teacher_p",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "data.train_batch_size=4",
+    ],
+    "whole-vocabulary": ["opdvr.full_vocabulary=jensen_shannon"],
     "opdvr-rollout-logprobs": ["opdvr.student_logprobs=rollout", "opdvr.teacher_temperature=0.8"],
 }
 ALWAYS = [
@@ -49,11 +63,22 @@ DISTILLED = [
 ]
 
 
+TOP_K = [f"val-topk/overlap_{name}" for name in ("ratio", "advantage", "student_mass")]
+# method -> (passes of the student, of the teacher) before the update
+PASSES = {
+    "opdvr": (0, 1),
+    "top-k-union-tail-mixed": (1, 1),
+    "top-k-only-tch-two-mini-batches": (1, 1),
+    "whole-vocabulary": (0, 1),
+}
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_two_steps(method, tmp_path):
     steps = train(tmp_path / method, *METHODS[method])
     assert sorted(steps) == [1, 2]
-    wanted = ALWAYS + (DISTILLED if method != "grpo" else [])
+    wanted = ALWAYS + (DISTILLED if method not in ("grpo", "whole-vocabulary") else [])
+    wanted += TOP_K if method.startswith("top-k") else []
     for record in steps.values():
         missing = [name for name in wanted if name not in record]
         assert not missing
@@ -61,6 +86,9 @@ def test_two_steps(method, tmp_path):
         # vLLM's log-probs are the trainer's, after each weight sync
         assert record["training/rollout_probs_diff_max"] < 1e-4
         assert record["actor/entropy"] > 0
+        if method in PASSES:
+            passes = record["opd/student_scoring_passes"], record["opd/teacher_passes"]
+            assert passes == PASSES[method]
     assert "val-core/opdvr-demo/acc/mean@2" in steps[2]
     zeroed = steps[1].get("cg/reward_zeroed_frac")
     if method == "opd":
@@ -69,6 +97,9 @@ def test_two_steps(method, tmp_path):
         assert 0 < zeroed < 1
     if method == "grpd":
         assert "gs/scale_mean" in steps[1]
+    if method == "whole-vocabulary":
+        assert 0 < steps[1]["opd/divergence"] < 1  # nats; Jensen-Shannon is at most ln 2
+        assert 0 < steps[1]["opd/zeroed_mass_frac"] < 1
     if method == "plus-grpo-kl":
         assert 0 < steps[1]["opd/truncated_frac"] < 1
         assert steps[1]["actor/kl_coef"] == 0.005

@@ -73,6 +73,7 @@ def _signals(batch, seed=3):
         "correct": torch.arange(rows) % 3 == 0,
         "reward_scale": torch.rand(rows, generator=generator),
         "outcome": torch.randn(rows, generator=generator),
+        "group_correct_frac": torch.ones(rows),
         "sample_index": torch.arange(rows),
     }
 

@@ -61,7 +61,8 @@ def test_defaults_agree_with_the_cores():
         ("opdvr.student_logprobs=guess", "STUDENT_LOGPROBS"),
         ("opdvr.model_dtype=int8", "MODEL_DTYPE"),
         ("opdvr.teacher_temperature=0", "TEACHER_TEMPERATURE"),
-        ("opdvr.log_prob_top_k=4", "LOG_PROB_TOP_K"),
+        ("opdvr.log_prob_top_k=-4", "LOG_PROB_TOP_K"),
+        ("opdvr.full_vocabulary=kl", "FULL_VOCABULARY"),
         ("algorithm.use_kl_in_reward=True", "USE_KL"),
         ("reward_model.enable=False", "adv_estimator"),
         ("reward_model.launch_reward_fn_async=True", "launch_reward_fn_async"),
@@ -134,3 +135,35 @@ def test_a_length_limit_that_leaves_too_little_is_named():
     refuse_too_few(config, 16, 1)
     with pytest.raises(ValueError, match="15 training.*MAX_PROMPT_LENGTH.*MINI_BATCH_SIZE"):
         refuse_too_few(config, 15, 1)
+
+
+MANY_MINI_BATCHES = ["data.train_batch_size=32", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["opdvr.log_prob_top_k=4", "opdvr.student_logprobs=rollout"], "LOG_PROB_TOP_K=4"),
+        (["opdvr.full_vocabulary=reverse_kl", *MANY_MINI_BATCHES], "2 mini-batches"),
+        (
+            ["opdvr.full_vocabulary=reverse_kl", "opdvr.student_logprobs=recompute"],
+            "FULL_VOCABULARY=reverse_kl",
+        ),
+        (
+            [
+                "opdvr.log_prob_top_k=4",
+                "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+            ],
+            "loss_mode is gspo",
+        ),
+    ],
+)
+def test_what_top_k_cannot_be_combined_with_is_refused(overrides, named):
+    with pytest.raises(ValueError, match=named) as error:
+        compose([*DEMO, *overrides])
+    assert "\n" not in str(error.value)
+
+
+def test_top_k_recomputes_with_several_mini_batches():
+    config = compose([*DEMO, "opdvr.log_prob_top_k=4", *MANY_MINI_BATCHES])
+    assert config.opdvr.student_logprobs == "recompute"

@@ -63,6 +63,7 @@ def test_the_shell_and_python_know_the_same_names():
     known = {
         "TOP_K_STRATEGY": options.TOP_K_STRATEGIES,
         "REWARD_WEIGHT_MODE": options.REWARD_WEIGHT_MODES,
+        "FULL_VOCABULARY": options.FULL_VOCABULARY,
         "CORRECTNESS_GATED_MODE": GATES,
         "TRUNCATED_RESPONSES": options.TRUNCATED_RESPONSES,
         "STUDENT_LOGPROBS": options.STUDENT_LOGPROBS,

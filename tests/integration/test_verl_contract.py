@@ -50,9 +50,6 @@ SIGNATURES = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_inputs": (
         "self micro_batch"
     ),
-    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs": (
-        "self output output_args micro_batch"
-    ),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": (
         "self micro_batch loss_function forward_only"
     ),
@@ -60,9 +57,11 @@ SIGNATURES = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": "self module",
     "verl.workers.engine.base:EngineRegistry.register": "model_type backend device",
     "verl.workers.utils.losses:ppo_loss": "config model_output data dp_group",
-    "verl.workers.utils.losses:_slice_response_from_unpad_output": "tensor data",
+    "verl.trainer.ppo.core_algos:agg_loss": (
+        "loss_mat loss_mask loss_agg_mode dp_size batch_num_tokens global_batch_size "
+        "loss_scale_factor"
+    ),
     "verl.workers.utils.padding:left_right_2_no_padding": "data",
-    "verl.workers.utils.padding:no_padding_2_padding": "nested_tensor data",
     "verl.utils.attention_utils:_get_attention_functions": "",
     "verl.utils.ulysses:ulysses_pad_and_slice_inputs": (
         "input_ids_rmpad position_ids_rmpad sp_size skip_position_ids_rmpad"
@@ -128,6 +127,8 @@ SOURCE = {
         'data["old_log_probs"]',
         'data["advantages"]',
         'data["batch_num_tokens"]',
+        # the candidates' loss is aggregated by what this call leaves there
+        'config.global_batch_info["batch_num_tokens"]',
     ],
 }
 

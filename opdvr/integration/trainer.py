@@ -166,6 +166,8 @@ class OpdvrTrainer(RayPPOTrainer):
             self.corrections["perf/mfu/actor_infer"] = None
             return self.scorer.old, 0.0
         if self.options.student_logprobs == "recompute":
+            if self.scorer is not None:
+                self.scorer.passes["student"] += 1
             slim = batch.select(
                 batch_keys=[*scoring.SCORE_KEYS, "prompts", "responses"],
                 non_tensor_batch_keys=[],

@@ -13,10 +13,17 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import hostile, step, teacher, verifier
+from benchmarks import head, hostile, step, teacher, topk, verifier
 from benchmarks.measure import note, table
 
-BENCHMARKS = {"teacher": teacher, "step": step, "verifier": verifier, "hostile": hostile}
+BENCHMARKS = {
+    "head": head,
+    "teacher": teacher,
+    "step": step,
+    "topk": topk,
+    "verifier": verifier,
+    "hostile": hostile,
+}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -45,6 +45,7 @@ class Sides:
             "correct": scores > MethodSpec.correctness_threshold,
             "reward_scale": torch.ones_like(outcome),
             "outcome": outcome,
+            "group_correct_frac": torch.ones_like(outcome),
             # what GRPO trains on; the distilling sides replace it
             "advantages": outcome[:, None] * self._mask,
         }

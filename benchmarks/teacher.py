@@ -1,7 +1,8 @@
-"""Teacher scoring: the chunked head against dense float32 log-softmax and chunked cross-entropy.
+"""Teacher scoring: the tiled head against dense float32 log-softmax and chunked cross-entropy.
 
 N tokens, H hidden size, V vocabulary. All sides start from the same hidden states and head, without
-gradients. A last case takes a whole small model through the engine (benchmarks/teacher_engine.py).
+gradients. The last cases take whole models: a small one through the engine, and larger ones to see
+what scoring adds to a bare backbone (benchmarks/teacher_engine.py).
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from benchmarks import teacher_engine
 from benchmarks.measure import Result, note
 from benchmarks.memory import peak_mebibytes
 from benchmarks.scoring import Scores, compare
-from opdvr.core import score_tokens
+from opdvr.core.head import score_tokens
+from opdvr.core.output_layer import OutputLayer
 from opdvr.integration.options import OpdvrOptions
 
 OURS, DENSE, CROSS_ENTROPY = "ours", "dense", "chunked cross_entropy"
 QWEN3_VOCABULARY = 151_936
 QUICK_VOCABULARY = 4096
+# Qwen3-0.6B's shape, and the same with as many layers as give its head a larger model's share
+BACKBONES = "1024x28,1024x84"
 LOGIT_SCALE = 2.0  # standard deviation of the logits, so that they are not nearly uniform
 GIBIBYTE = 2**30
 
@@ -35,6 +39,7 @@ class Case:
     hidden: int
     vocabulary: int
     chunk_tokens: int
+    tile_tokens: int | None
     dtype: str
     with_entropy: bool
 
@@ -53,10 +58,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", default="512,1024,2048,4096", help="numbers of tokens")
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--vocabulary", type=int, default=QWEN3_VOCABULARY)
-    parser.add_argument("--chunk-tokens", type=int, default=OpdvrOptions.head_chunk_tokens)
+    tile = OpdvrOptions.head_chunk_tokens
+    parser.add_argument("--tile-tokens", type=int, default=tile, help="opdvr.head_chunk_tokens")
+    parser.add_argument("--chunk-tokens", type=int, default=256, help="of chunked cross_entropy")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--memory-limit", type=float, default=7.0, help="GiB a process")
     parser.add_argument("--engine-rows", type=int, default=8, help="responses of the engine's case")
+    parser.add_argument("--backbone", default=BACKBONES, help="HIDDENxLAYERS, ...; none: ''")
+    parser.add_argument("--backbone-tokens", type=int, default=256)
 
 
 def run(options: argparse.Namespace) -> list[Result]:
@@ -64,6 +73,8 @@ def run(options: argparse.Namespace) -> list[Result]:
     rounds = options.rounds or 3
     cases = _cases(options)
     model = {"vocabulary": options.vocabulary, "rows": options.engine_rows}
+    backbones = [tuple(map(int, part.split("x"))) for part in options.backbone.split(",") if part]
+    backbone_tokens = options.backbone_tokens
     if options.quick:
         rounds = 2
         cases = [
@@ -71,6 +82,7 @@ def run(options: argparse.Namespace) -> list[Result]:
             for case in cases[:2]
         ]
         model = {"vocabulary": QUICK_VOCABULARY, "rows": 4, "entropy": (True,)}
+        backbones, backbone_tokens = [(64, 2)], 64
     results: list[Result] = []
     for case in cases:
         if case.dense_bytes() > options.memory_limit * GIBIBYTE:
@@ -78,17 +90,24 @@ def run(options: argparse.Namespace) -> list[Result]:
             continue
         note(str(case))
         results += _measure(case, rounds)
-    return results + teacher_engine.run(options.chunk_tokens, rounds, **model)
+    results += teacher_engine.run(options.tile_tokens, rounds, **model)
+    for hidden, layers in backbones:
+        results += teacher_engine.over_backbone(
+            hidden, layers, model["vocabulary"], backbone_tokens, rounds
+        )
+    return results
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     sizes = {
-        name: getattr(options, name) for name in ("hidden", "vocabulary", "chunk_tokens", "dtype")
+        name: getattr(options, name)
+        for name in ("hidden", "vocabulary", "chunk_tokens", "tile_tokens", "dtype")
     }
     return [
         Case(tokens=int(tokens), with_entropy=entropy, **sizes)
         for tokens in options.tokens.split(",")
         for entropy in (False, True)
+        if tokens
     ]
 
 
@@ -127,8 +146,10 @@ def _sides(case: Case, names: list[str]) -> list[Callable[[], Scores]]:
 
 @torch.no_grad()
 def _ours(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, case: Case) -> Scores:
-    chunk, entropy = case.chunk_tokens, case.with_entropy
-    return score_tokens(hidden, weight, targets, chunk_tokens=chunk, with_entropy=entropy)
+    tile, entropy = case.tile_tokens, case.with_entropy
+    layer, ids = OutputLayer(weight), targets[:, None]
+    scores = score_tokens(layer, hidden, ids, tile_tokens=tile, with_entropy=entropy)
+    return scores.logprobs[:, 0], scores.entropy
 
 
 @torch.no_grad()

@@ -1,26 +1,44 @@
-"""A small Qwen3 model with a full vocabulary: through the engine, against plain transformers.
+"""Whole Qwen3-shaped models with a full vocabulary.
 
-Plain: the model's forward on the padded batch, float32 logits [B, P+T, V], log-softmax of the
-response part. B responses, P prompt and T response tokens.
+`run`: a small one through the engine, against plain transformers: the model's forward on the padded
+batch, float32 logits [B, P+T, V], log-softmax of the response part. B responses, P prompt and T
+response tokens. `over_backbone`: what scoring adds to a backbone that has no head.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.measure import Result, note
+from benchmarks.measure import (
+    CPU,
+    TOTAL,
+    Result,
+    interleaved,
+    note,
+    over_rounds,
+    phase_of,
+    time_results,
+    timed,
+)
 from benchmarks.memory import peak_mebibytes
 from benchmarks.scoring import Scores, compare
+from opdvr.core.head import score_tokens
+from opdvr.core.output_layer import OutputLayer
+
+if TYPE_CHECKING:
+    from transformers import Qwen3Config
 
 ENGINE, PLAIN = "engine", "plain transformers"
 PROMPT_WIDTH, RESPONSE_WIDTH = 64, 192
+DISTINCT_LAYERS = 28  # more repeat these, which takes as long and needs less memory
 
 
 def run(
-    chunk_tokens: int,
+    tile_tokens: int | None,
     rounds: int,
     vocabulary: int,
     rows: int,
@@ -34,7 +52,7 @@ def run(
             case = {
                 "folder": folder,
                 "rows": rows,
-                "chunk_tokens": chunk_tokens,
+                "tile_tokens": tile_tokens,
                 "with_entropy": with_entropy,
             }
             label = f"model of {rows} x {PROMPT_WIDTH + RESPONSE_WIDTH} tokens, "
@@ -53,14 +71,14 @@ def _measure(label: str, case: dict, rounds: int) -> list[Result]:
 
 
 def prepare(
-    side: str, folder: str, rows: int, chunk_tokens: int, with_entropy: bool
+    side: str, folder: str, rows: int, tile_tokens: int | None, with_entropy: bool
 ) -> Callable[[], Scores]:
     """The call to measure, the model loaded."""
     if side == PLAIN:
         return _plain(folder, rows, with_entropy)
     from benchmarks import verl_workers
 
-    verl_workers.start_process(chunk_tokens)
+    verl_workers.start_process(tile_tokens)
     micro_batches = verl_workers.MicroBatches(rows=rows)
     worker = verl_workers.training_worker(folder, micro_batches, forward_only=True)
     batch = _batch(worker.model_config.hf_config.vocab_size, rows)
@@ -88,25 +106,95 @@ def _plain(folder: str, rows: int, with_entropy: bool) -> Callable[[], Scores]:
     return score
 
 
+def over_backbone(
+    hidden: int, layers: int, vocabulary: int, tokens: int, rounds: int
+) -> list[Result]:
+    """Time of a backbone and the scores of all its tokens, over that of the backbone alone.
+
+    Also the least that can be, as if only products took time: 1 + head / backbone, in FLOPs.
+    """
+    label = f"backbone of {layers} layers, hidden {hidden}, {tokens} tokens"
+    note(label)
+    sides = _backbone_sides(hidden, layers, vocabulary, tokens)
+    calls = {name: timed(side) for name, (side, _) in sides.items()}
+    seconds = interleaved(calls, rounds, warm_up=1)
+    (bare, (_, backbone_flops)), *scored = sides.items()
+    results = list(time_results(f"{label}: {bare}", "time", seconds[bare]))
+    for name, (_, flops) in scored:
+        case = f"{label}: {name}"
+        least = flops / backbone_flops
+        results.append(Result(case, "FLOPs of products over the backbone's", least, "x"))
+        for what, phase in (("time", TOTAL), ("CPU time", CPU)):
+            pairs = zip(phase_of(seconds[name], phase), phase_of(seconds[bare], phase), strict=True)
+            times = [mine / alone for mine, alone in pairs]
+            results.append(over_rounds(case, f"{what} over the backbone's", "x", times))
+    return results
+
+
+def _backbone_sides(
+    hidden: int, layers: int, vocabulary: int, tokens: int
+) -> dict[str, tuple[Callable[[], object], int]]:
+    """Calls by name, the bare backbone first, each with the FLOPs of its products a token."""
+    from transformers import AutoModel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    distinct = min(layers, DISTINCT_LAYERS)
+    config = _config(vocabulary, hidden, distinct, max(tokens, PROMPT_WIDTH + RESPONSE_WIDTH))
+    with torch.device(device):
+        model = AutoModel.from_config(config, dtype=torch.float32).eval()
+        ids = torch.randint(2, vocabulary, (1, tokens))
+    weight = model.get_input_embeddings().weight.detach()  # tied
+    one_layer = 2 * sum(p.numel() for p in model.layers[0].parameters() if p.dim() == 2)
+    products = one_layer * layers
+    model.layers = torch.nn.ModuleList(model.layers[i % distinct] for i in range(layers))
+    model.config.num_hidden_layers = layers
+
+    @torch.no_grad()
+    def states() -> torch.Tensor:
+        return model(input_ids=ids, use_cache=False).last_hidden_state[0]
+
+    @torch.no_grad()
+    def score(with_entropy: bool) -> Scores:
+        layer, targets = OutputLayer(weight), ids[0, :, None]
+        scores = score_tokens(layer, states(), targets, with_entropy=with_entropy)
+        return scores.logprobs[:, 0], scores.entropy
+
+    whole = products + 2 * weight.numel()
+    return {
+        "backbone": (states, products),
+        "scored": (lambda: score(False), whole),
+        "scored with entropy": (lambda: score(True), whole),
+    }
+
+
+def _config(vocabulary: int, hidden: int, layers: int, positions: int) -> Qwen3Config:
+    """Qwen3's proportions: the MLP three times as wide, two query heads for one of keys."""
+    from transformers import Qwen3Config
+
+    heads = max(hidden // 64, 2)
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        head_dim=min(2 * hidden // heads, 128),
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+    )
+
+
 def _write_model(folder: str, vocabulary: int) -> None:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=vocabulary,
-            hidden_size=256,
-            intermediate_size=512,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=64,
-            max_position_embeddings=PROMPT_WIDTH + RESPONSE_WIDTH,
-            tie_word_embeddings=True,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-        )
+        _config(vocabulary, hidden=256, layers=2, positions=PROMPT_WIDTH + RESPONSE_WIDTH)
     ).float()
     with torch.no_grad():  # spread the logits, so that an error shows
         model.get_output_embeddings().weight.mul_(5.0)

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 
 import torch
 import verl.utils.torch_functional as verl_functional
@@ -28,8 +30,11 @@ from verl.workers.config import (
 from verl.workers.engine import EngineRegistry
 from verl.workers.utils.padding import left_right_2_no_padding, no_padding_2_padding
 
+from opdvr.core import MethodSpec
 from opdvr.integration.engine import ScoringEngine, TeacherEngineConfig
-from opdvr.integration.workers import prepare_process
+from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.scoring import Scorer, plan
+from opdvr.integration.workers import StudentWorker, TeacherWorker, prepare_process
 
 FLOAT32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 LEARNING_RATE = 1e-6
@@ -62,7 +67,7 @@ def _vectorised(logits: torch.Tensor, labels: torch.Tensor, **_unused: object) -
     return verl_functional.logprobs_from_logits_naive(logits, labels)
 
 
-def start_process(chunk_tokens: int) -> None:
+def start_process(tile_tokens: int | None) -> None:
     """One rank's environment and what opdvr needs in every worker process."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -76,7 +81,7 @@ def start_process(chunk_tokens: int) -> None:
         MASTER_PORT=str(port),
         DIST_INIT_METHOD=f"tcp://127.0.0.1:{port}",
     )
-    prepare_process(chunk_tokens)
+    prepare_process(tile_tokens)
 
 
 @contextmanager
@@ -174,6 +179,31 @@ def score(
     if with_entropy:
         entropy = no_padding_2_padding(tu.get(output, "entropy"), data).float()
     return logprobs, entropy
+
+
+def scorer(
+    spec: MethodSpec,
+    student_logprobs: str,
+    student: verl_workers.TrainingWorker,
+    teacher: verl_workers.TrainingWorker,
+    vocabulary: int,
+) -> Scorer:
+    """The trainer's own order of scoring passes, over two workers of this process."""
+    as_student, as_teacher = (
+        SimpleNamespace(actor=student),
+        SimpleNamespace(
+            infer_batch=teacher.infer_batch,
+            _with_entropy=OpdvrOptions.teacher_entropy,
+            _temperature=1.0,
+        ),
+    )
+    return Scorer(
+        plan(spec, student_logprobs, OpdvrOptions.top_k_overlap),
+        SimpleNamespace(score_candidates=partial(StudentWorker.score_candidates, as_student)),
+        SimpleNamespace(compute_rm_score=partial(TeacherWorker.compute_rm_score, as_teacher)),
+        vocabulary,
+        temperature=1.0,
+    )
 
 
 def update(

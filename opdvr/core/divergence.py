@@ -237,7 +237,7 @@ class _DivergenceLoss(torch.autograd.Function):
         wanted = [t if want else None for t, want in zip(like, ctx.needs_input_grad, strict=False)]
         with torch.autocast(main.device.type, enabled=False):
             tiles = _BothTiles(job, main, with_slope=True)
-            gradients = TiledGradients(tiles.student, tuple(wanted))
+            gradients = TiledGradients(tiles.student, tuple(wanted), job.vocabulary)
             scale = (grad_loss * -tiles.student.factor)[:, None]
             all_tokens = spans(len(main), job.size.tokens)
             training = [tokens for tokens in all_tokens if (grad_loss[tokens] != 0).any()]

@@ -217,7 +217,7 @@ class _ScoreTokens(torch.autograd.Function):
         wanted = [t if want else None for t, want in zip(like, ctx.needs_input_grad, strict=False)]
         with torch.autocast(main.device.type, enabled=False):
             tiles = TiledLogits(job.source, _hidden(job, like), job.temperature, size, rows, True)
-            gradients = TiledGradients(tiles, tuple(wanted))
+            gradients = TiledGradients(tiles, tuple(wanted), vocabulary)
             tile_ids = TileIds(incoming.ids, vocabulary, size)
             memory = None
             if incoming.needs_spare:

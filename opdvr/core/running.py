@@ -89,7 +89,7 @@ class RunningTopK:
     def results(
         self, highest: torch.Tensor, log_total: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(ids, log-probabilities) [N,k], falling; an id of no probability does not exist: -1 and 0."""
+        """(ids, log-probabilities) [N,k], falling; -1 and 0 for an id of no probability."""
         values, order = self.values.sort(-1, descending=True)
         absent = values == -torch.inf
         ids = self.ids.gather(1, order).masked_fill_(absent, -1)

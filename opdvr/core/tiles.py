@@ -11,8 +11,8 @@ import torch
 
 from opdvr.core.output_layer import OutputLayer, Source, inputs_of
 
-# Elements of a tile. On a CPU 4 MiB of float32 stay in cache between the steps of one tile; a GPU
-# needs a quarter of a GiB for its kernels to outlast their launches.
+# Elements of a tile. On a CPU 4 MiB of float32 a thread stay in cache between the steps of a tile;
+# a GPU needs a quarter of a GiB for its kernels to outlast their launches.
 _CPU_ELEMENTS, _GPU_ELEMENTS = 2**20, 2**26
 # Tokens of a tile where there are more: enough for products at full speed in both directions.
 _CPU_TOKENS, _GPU_TOKENS = 512, 4096
@@ -46,7 +46,7 @@ def tile_size(
         if asked is not None and asked < 1:
             raise ValueError(f"{name}={asked} must be at least 1")
     on_cpu = device.type == "cpu"
-    elements = _CPU_ELEMENTS if on_cpu else _GPU_ELEMENTS
+    elements = _CPU_ELEMENTS * torch.get_num_threads() if on_cpu else _GPU_ELEMENTS
     usual = _CPU_TOKENS // (2 if ranking else 1) if on_cpu else _GPU_TOKENS
     tokens = tile_tokens or usual
     tokens = max(1, min(tokens, n_tokens))
@@ -191,15 +191,20 @@ class TiledGradients:
     Args:
         tiles: what the tiles were read with.
         like: hidden (or logits) [N,...], weight and bias; None where no gradient is wanted.
+        vocabulary: ids below it come in tiles.
     """
 
     def __init__(
         self,
         tiles: TiledLogits,
         like: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+        vocabulary: int,
     ) -> None:
         self.tiles, (self._main_like, weight, bias) = tiles, like
-        self.weight = None if weight is None else torch.zeros_like(weight)
+        self.weight = None
+        if weight is not None:  # strips are written one by one, and nothing is above them
+            self.weight = torch.empty_like(weight)
+            self.weight[vocabulary:] = 0
         self.bias = None if bias is None else torch.zeros_like(bias, dtype=tiles.dtype)
         self._piece: torch.Tensor | None = None
         self._main = None
@@ -225,14 +230,22 @@ class TiledGradients:
         gradient = gradient.to(weight.dtype)
         if self._main is not None:
             _add_product(self._main[tokens], gradient, weight)
-        if self.weight is not None:
-            if self._piece is None:  # the result itself where it has the dtype of sums
-                self._piece = self.weight[columns].to(tiles.dtype)
+        if self.weight is None:
+            return
+        if self._piece is not None:
             _add_product(self._piece, gradient.t(), tiles.hidden[tokens])
+        elif self.weight.dtype == tiles.dtype:  # sums go straight into the result
+            self._piece = torch.mm(gradient.t(), tiles.hidden[tokens], out=self.weight[columns])
+        else:
+            self._piece = (gradient.t() @ tiles.hidden[tokens]).to(tiles.dtype)
 
     def columns_done(self, columns: slice) -> None:
         """No more tiles with these ids will come."""
-        if self._piece is not None and self.weight.dtype != self._piece.dtype:
+        if self.weight is None:
+            return
+        if self._piece is None:
+            self.weight[columns] = 0
+        elif self.weight.dtype != self._piece.dtype:
             self.weight[columns] = self._piece.to(self.weight.dtype)
         self._piece = None
 

@@ -87,6 +87,19 @@ def test_step_quick(tmp_path):
 
 
 @pytest.mark.slow
+def test_topk_quick(tmp_path):
+    results = run_quick("topk", tmp_path)
+    sampled = find(results, "step", case="K=0")[0]
+    assert sampled["peer"] is None
+    for case in ("K=4 only_tch", "K=64 union"):
+        (step,) = find(results, "step", case=case, peer="K=0")
+        parts = [
+            find(results, phase, case=case)[0]["value"] for phase in ("scoring passes", "update")
+        ]
+        assert step["value"] == pytest.approx(sum(parts), rel=0.2)  # medians of two rounds
+
+
+@pytest.mark.slow
 def test_verifier_quick(tmp_path):
     results = run_quick("verifier", tmp_path)
     # 60 rows of each case, every second one right

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from benchmarks.study_plan import METHODS, SETTINGS, Choice, learning_rates  # n
 from benchmarks.study_report import accuracy_table, blocks, fill, write_report  # noqa: E402
 from benchmarks.study_rollout import Rollout, sample, text_of, verdict  # noqa: E402
 from benchmarks.study_statistics import paired_difference, t_interval  # noqa: E402
-from benchmarks.study_store import RUN, TUNE, RunKey, Store  # noqa: E402
+from benchmarks.study_store import MODEL, RUN, TUNE, RunKey, Store  # noqa: E402
 from benchmarks.study_trace import CELLS, trace_point  # noqa: E402
 from benchmarks.study_update import (  # noqa: E402
     dense_logprobs,
@@ -55,18 +56,18 @@ HAND_BATCH = Rollout(
     problems=[Problem(347, 8, 9)] * 2,
 )
 STUDENT_P = torch.tensor([[[0.2, 0.8], [0.5, 0.5]], [[0.4, 0.6], [0.1, 0.9]]])
-TEACHER_P = torch.tensor([[[0.5, 0.5], [0.6, 0.4]], [[0.7, 0.3], [0.1, 0.9]]])
+TEACHER_P = torch.tensor([[[0.5, 0.5], [0.6, 0.4]], [[0.8, 0.2], [0.1, 0.9]]])
 
 
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        # log-ratios ln(.5/.2) = .9163, ln(.4/.5) = -.2231; ln(.3/.6) = -.6931; three valid tokens
-        ("opd", -(0.9163 - 0.2231 - 0.6931) / 3),
-        ("opdvr", -(0.9163 - 0.6931) / 3),
+        # log-ratios ln(.5/.2) = .9163, ln(.4/.5) = -.2231; ln(.2/.6) = -1.0986; three valid tokens
+        ("opd", -(0.9163 - 0.2231 - 1.0986) / 3),
+        ("opdvr", -(0.9163 - 1.0986) / 3),
         ("inverse", 0.2231 / 3),
         # |1 - 1/2| = |0 - 1/2| = 1/2
-        ("grpd", -(0.9163 - 0.6931) / 6),
+        ("grpd", -(0.9163 - 1.0986) / 6),
         # mean 1/2, std sqrt(1/2) with n-1: +-.7071, two tokens of the one and one of the other
         ("grpo", -(2 * 0.7071 - 0.7071) / 3),
     ],
@@ -134,11 +135,11 @@ def test_decoding_agrees_with_transformers(name, models, batch):
 
 def test_draws_follow_the_model_and_repeat(models):
     model, chosen = models.get("student"), problems("train")[:1]
-    many = sample(model, chosen, 2000, seed=0, step=0)
+    many = sample(model, chosen, 1000, seed=0, step=0)
     expected = dense_logprobs(model, many)[0, 0].exp().detach()
-    drawn = torch.bincount(many.responses[:, 0], minlength=len(TOKENS)) / 2000
-    # Four standard errors of a share of 2000 draws are below 0.045.
-    assert (drawn - expected).abs().max() < 0.045
+    drawn = torch.bincount(many.responses[:, 0], minlength=len(TOKENS)) / 1000
+    # Four standard errors of a share of 1000 draws are below 0.065.
+    assert (drawn - expected).abs().max() < 0.065
     few = [
         sample(model, chosen, 8, seed, step).responses for seed, step in ((0, 1), (0, 1), (1, 1))
     ]
@@ -158,7 +159,8 @@ def test_the_short_verdict_is_the_verifiers(models):
         for text in (
             "12", boxed, f"{boxed}12", f"{boxed}}}", f"{boxed}012}}", f"{boxed}12}}{boxed}13}}",
             f"{boxed}13}}{boxed}12}}", f"{boxed}{boxed}12}}}}", f"{boxed}1 2}}", f"{boxed}12.0}}",
-            f"{boxed}3*4}}", f"{boxed}12}}{boxed}", f"1*2{boxed}12}}=3", f"{boxed}-12}}", f"}}{boxed}12}}",
+            f"{boxed}3*4}}", f"{boxed}12}}{boxed}", f"1*2{boxed}12}}=3", f"{boxed}-12}}",
+            f"}}{boxed}12}}",
         )
     ]  # fmt: skip
     verdicts = [verdict(*pair) for pair in texts]
@@ -182,17 +184,17 @@ def test_nothing_is_used_twice():
 def test_trace_by_hand():
     _, update = loss_of(MethodSpec(), STUDENT_P.log(), TEACHER_P.log(), HAND_BATCH)
     point = trace_point(7, HAND_BATCH, update, TEACHER_P.log())
-    # |log-ratio| .9163 + .2231 in the right response, .6931 in the wrong one: 1.8325 in all; the
+    # |log-ratio| .9163 + .2231 in the right response, 1.0986 in the wrong one: 2.2380 in all; the
     # gate drops the .2231.
     assert dict(zip(CELLS, point["mass"], strict=True)) == {
-        "+r/some": 0.5, "-r/some": 0.122, "+w/some": 0.0, "-w/some": 0.378,
+        "+r/some": 0.409, "-r/some": 0.1, "+w/some": 0.0, "-w/some": 0.491,
         "+w/none": 0.0, "-w/none": 0.0, "+r/all": 0.0, "-r/all": 0.0,
     }  # fmt: skip
-    assert dict(zip(CELLS, point["dropped"], strict=True))["-r/some"] == 0.122
-    assert sum(point["dropped"]) == 0.122
+    assert dict(zip(CELLS, point["dropped"], strict=True))["-r/some"] == 0.1
+    assert sum(point["dropped"]) == 0.1
     assert (point["step"], point["len"], point["wrong"], point["right"]) == (7, 1.5, 0.0, 0.0)
     assert point["pass"] == 0.667  # two of three
-    assert point["ratio"] == 0.0  # (.9163 - .2231 - .6931) / 3
+    assert point["ratio"] == -0.135  # (.9163 - .2231 - 1.0986) / 3
     # Entropies -.2 ln .2 - .8 ln .8 = .5004, ln 2 = .6931, -.4 ln .4 - .6 ln .6 = .6730
     assert point["entropy"] == pytest.approx((0.5004 + 0.6931 + 0.6730) / 3, abs=1e-3)
 
@@ -245,6 +247,8 @@ def test_the_best_rate_is_picked_and_the_smaller_of_equals(tmp_path):
             store.add(key._asdict() | {"sampled": sampled})
     expected = {("faulty", "opd"): 3e-4, ("faulty", "opdvr"): 1e-4}  # grpo is not finished
     assert learning_rates(choice, store) == expected
+    alone = replace(choice, learning_rates=(2e-4,))
+    assert not alone.tuning() and set(learning_rates(alone, store).values()) == {2e-4}
 
 
 def test_accuracy_table_by_hand():
@@ -258,37 +262,30 @@ def test_accuracy_table_by_hand():
     assert lines[3] == "| `opdvr` | 3e-4 | 3 | 50.0 ± 24.8 | 50.0 ± 24.8 | +30.0 ± 0.0 |  |"
 
 
-def test_runs_are_ordered_and_resume(tmp_path, capsys):
+def test_runs_are_ordered_and_resume(tmp_path):
     results = tmp_path / "results.jsonl"
-    command = ["all", "--quick", "--results", str(results), "--work", str(tmp_path)]
-    command += ["--output", str(tmp_path / "docs"), "--settings", "style,good"]
+    command = ["--quick", "--results", str(results), "--work", str(tmp_path)]
+    command += ["--output", str(tmp_path / "docs"), "--settings", "style"]
     command += ["--methods", "opdvr,opd", "--seeds", "0,1", "--lrs", "3e-4,1e-3"]
-    study.main(command)
+    study.main(["run", *command])
     whole = results.read_text()
     found = [json.loads(line) for line in whole.splitlines()]
-    assert [row["model"] for row in found if row["kind"] == "model"] == [
-        "student", "student-other-style", "teacher-good",
-    ] or len([row for row in found if row["kind"] == "model"]) == 3  # fmt: skip
-    main = [(row["seed"], row["method"], row["setting"]) for row in found if row["kind"] == RUN]
-    assert main == [
-        (seed, method, setting)
-        for seed in (0, 1)
-        for method in ("opd", "opdvr")
-        for setting in ("style", "good")
-    ]
-    study.main(command)
+    named = [row["model"] for row in found if row["kind"] == MODEL]
+    assert sorted(named) == ["student-other-style", "teacher-good"]
+    assert sum(row["kind"] == TUNE for row in found) == 4  # two methods, two rates
+    main = [(row["seed"], row["method"]) for row in found if row["kind"] == RUN]
+    assert main == [(0, "opd"), (0, "opdvr"), (1, "opd"), (1, "opdvr")]
+    study.main(["run", *command])
     assert results.read_text() == whole
     # Cut in the middle of the last line, as a kill does: that run alone is made again.
     results.write_text(whole[:-40])
-    study.main(command)
+    study.main(["all", *command])
     again = [json.loads(line) for line in results.read_text().splitlines()]
     assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in found]
     page = (tmp_path / "docs" / "results.md").read_text()
-    assert page.count("| `opdvr` | ") == 1 + 2 + 2 * 2  # tuning, two settings, their gates' halves
-    assert {path.name for path in (tmp_path / "docs" / "figures").iterdir()} == {
-        "accuracy.svg",
-        "style.svg",
-    }
+    assert all(f"| `{method}` | " in page for method in ("opd", "opdvr"))
+    drawn = {path.name for path in (tmp_path / "docs" / "figures").iterdir()}
+    assert {"accuracy.svg", "style.svg"} <= drawn
 
 
 def test_mistakes_are_named(tmp_path, capsys):
@@ -306,4 +303,4 @@ def test_the_results_page_has_a_place_for_every_table():
     page = (ROOT / "docs" / "results.md").read_text()
     for name in blocks(Choice(), Store(ROOT / "none.jsonl")):
         page = fill(page, name, "")
-    assert page.count("<!-- begin ") == 2 + 2 * len(SETTINGS)
+    assert page.count("<!-- begin ") == 2 + 2 * (len(SETTINGS) + 1)

@@ -28,8 +28,9 @@ def trace_point(
     shares of groups that are all wrong and all right. styles: shares of responses that begin digit
     first and factor first, of those where the two differ. ratio: mean log-ratio of the sampled
     tokens, nats. pass: share of the method's non-zero rewards that its gate did not set to 0. mass:
-    share of the sum of |log-ratio| (weighted, for candidates) in each of CELLS. dropped: what the
-    gate took from each, as a share of the same sum; only where it took something.
+    share of the sum of |log-ratio| (weighted, for candidates) in each of CELLS. dropped: the size
+    of what the gate changed in each, as a share of the same sum; only where it changed something.
+    All gates but `soft`, which also adds, change by taking away.
 
     Args:
         step: the number.

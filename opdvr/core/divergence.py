@@ -78,7 +78,9 @@ class DivergenceScores(NamedTuple):
         loss: [N], -sum_v p_S(v) passed A(v). Differentiable once in the student's hidden states,
             weight and bias; its gradient is that of -sum_v w(v) log p_S(v) with w = p_S times the
             passed A held fixed: without a gate exactly the gradient of the divergence.
-        value: [N], the divergence, whatever passes; no gradient.
+        value: [N], the divergence, whatever passes; no gradient. inf where the teacher excludes an
+            id that the student does not and the divergence minds; loss and gradient mean nothing
+            there.
         signal: [N], sum_v |p_S(v) A(v)|; no gradient.
         passed: [N], the same of what passes; no gradient.
     """
@@ -87,6 +89,10 @@ class DivergenceScores(NamedTuple):
     value: torch.Tensor
     signal: torch.Tensor
     passed: torch.Tensor
+
+
+# In nats. Logits of 1e8 may differ by more than this; logarithms of nothing are clamped to -1e30.
+_LARGEST_DIVERGENCE = 1e20
 
 
 @dataclass(frozen=True)
@@ -223,6 +229,9 @@ class _DivergenceLoss(torch.autograd.Function):
                     loss[tokens] -= passed.sum(-1)
                     whole[tokens] += signal.abs().sum(-1)
                     passed_sum[tokens] += passed.abs().sum(-1)
+        # the teacher excludes (-inf) what the student does not: the clamped logarithm shows
+        infinite = value > _LARGEST_DIVERGENCE
+        value.masked_fill_(infinite, torch.inf)
         ctx.save_for_backward(main, weight, bias, loss, *sums)
         ctx.job = job
         ctx.mark_non_differentiable(value, whole, passed_sum)

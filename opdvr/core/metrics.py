@@ -87,13 +87,11 @@ def divergence_sums(
 ) -> dict[str, float]:
     """What `metrics_from_sums` needs of DivergenceScores' value, signal and passed, [B,T] each."""
     valid = mask.bool()
-    whole = _masked(signal, valid).sum()
-    zeroed = whole - _masked(passed, valid).sum()
     return _as_floats(
         {
             "divergence": _masked(divergence, valid).sum(),
-            "ungated_mass": whole,
-            "zeroed_mass": zeroed,
+            "divergence_signal": _masked(signal, valid).sum(),
+            "divergence_passed": _masked(passed, valid).sum(),
         }
     )
 
@@ -136,8 +134,10 @@ def metrics_from_sums(sums: dict[str, float]) -> dict[str, float]:
         cg/reward_zeroed_frac: share that the gate set to 0.
         opd/gate_pass_frac_correct, opd/gate_pass_frac_incorrect: share that the gate let through,
             among the tokens of correct and of incorrect responses.
-    Over the sum of |log-ratio| (with candidates or the whole vocabulary: of its weighted one):
-        opd/zeroed_mass_frac: share that the gate set to 0.
+    Over the sum of |log-ratio| (with candidates: of its weighted one):
+        opd/zeroed_mass_frac: share that lies on what the gate set to 0.
+    Over the sum of |p_S A| over the whole vocabulary (DivergenceScores.signal):
+        opd/divergence_passed_frac: the same sum after the gate.
     """
     metrics: dict[str, float] = {}
     for name, (numerator, denominator) in _QUOTIENTS.items():
@@ -214,6 +214,7 @@ _QUOTIENTS = {
     "training/rollout_probs_diff_mean": ("probs_diff", "valid_tokens"),
     "opd/rollout_logprob_diff_mean": ("logprob_diff", "valid_tokens"),
     "opd/divergence": ("divergence", "valid_tokens"),
+    "opd/divergence_passed_frac": ("divergence_passed", "divergence_signal"),
     "val-topk/overlap_ratio": ("overlap_ratio", "overlap_tokens"),
     "val-topk/overlap_advantage": ("overlap_advantage", "overlap_tokens"),
     "val-topk/overlap_student_mass": ("overlap_student_mass", "overlap_tokens"),

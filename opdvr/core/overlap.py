@@ -13,7 +13,8 @@ from opdvr.core.topk import is_among
 class Overlap(NamedTuple):
     """Of every position [B,T], over the tokens in both top K.
 
-    ratio: their number over K. student_mass, teacher_mass: their probability. advantage: mean of
+    ratio: their number over that of the student's (K, or fewer where there are fewer ids).
+    student_mass, teacher_mass: their probability. advantage: mean of
     logp_teacher - logp_student over them, nats, weighted by the student's probability; 0 where they
     are none.
     """
@@ -53,7 +54,7 @@ def top_k_overlap(
     total = student.sum(-1)
     weighted = (student * difference).sum(-1)
     return Overlap(
-        ratio=shared.float().mean(-1),
+        ratio=shared.sum(-1) / (student_ids >= 0).sum(-1).clamp(min=1),
         student_mass=total,
         teacher_mass=mass(teacher_at_student).sum(-1),
         advantage=torch.where(total > 0, weighted / total, 0),

@@ -125,10 +125,13 @@ class MethodSpec:
                     f"correctness_gated_mode={self.gate} looks at the size of a log-ratio, which "
                     f"full_vocabulary={self.full_vocabulary} does not have: use another gate"
                 )
-        if not self.samples_only and ESTIMATORS[self.estimator].needs_full_batch:
+        estimator = ESTIMATORS[self.estimator]
+        ignores_teacher = self.distill and not estimator.needs_teacher
+        if not self.samples_only and (estimator.needs_full_batch or ignores_teacher):
             raise ValueError(
-                f"algorithm.adv_estimator={self.estimator} needs one reward a token, so neither "
-                "log_prob_top_k above 0 nor full_vocabulary: use token_reward_direct"
+                f"algorithm.adv_estimator={self.estimator} goes with one reward a token, not with "
+                f"log_prob_top_k={k} or full_vocabulary={self.full_vocabulary}: use "
+                "token_reward_direct or token_reward_direct_plus_grpo"
             )
 
     def _check_without_teacher(self) -> None:

@@ -92,7 +92,10 @@ def _overlap(data: TensorDict, model_output: dict) -> Overlap | None:
     if "teacher_top_ids" not in data.keys():
         return None
     if "student_top_ids" in data.keys():
-        ids, logprobs = data["student_top_ids"].long(), data["student_top_log_probs"]
+        ids = data["student_top_ids"].long()
+        logprobs = data.get("student_top_log_probs", data.get("student_candidate_log_probs", None))
+        if logprobs is None or logprobs.shape != ids.shape:  # the overlap was not asked for
+            return None
     elif "top_ids" in model_output:
         ids = response_part(model_output["top_ids"], data)
         logprobs = response_part(model_output["top_log_probs"], data).detach()

@@ -218,6 +218,7 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
                 passes=gated,
                 temperature=float(micro_batch["temperature"]),
                 teacher_temperature=method.teacher_temperature,
+                tile_tokens=self.head_tile_tokens,
             )
 
         return loss_of

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
-from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
 from opdvr.integration.terminal import output_in_log, say, stage
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
@@ -80,11 +80,13 @@ def check_named(config: DictConfig) -> None:
 def check_method(config: DictConfig) -> None:
     """Names and ranges of the method, which the core's registries know (so torch loads here)."""
     options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
+    for warning in without_effect(options):
+        say(f"opdvr: {warning}")
     estimator = config.algorithm.adv_estimator
     try:
         spec = options.method(estimator, distills(config))
     except ValueError as error:
-        raise ValueError(f"the method's options: {error}") from None
+        raise ValueError(name_variables(str(error))) from None
     from opdvr.core import needs_full_batch
 
     n_responses = config.actor_rollout_ref.rollout.n

@@ -55,8 +55,7 @@ class ForwardLoss:
         model_output = dict(model_output)
         student = response_part(model_output["log_probs"], data).detach().float()
         mask = data["response_mask"].bool()
-        names = [f"extra_info.index {int(index)}" for index in data["sample_index"].tolist()]
-        require_finite(student, mask, "student log-prob", names)
+        require_finite(student, mask, "student log-prob", _names(data))
         old = student if self.student_logprobs == "update" else data["old_log_probs"]
         data["old_log_probs"] = old
         if not data["batch_num_tokens"]:
@@ -115,6 +114,8 @@ class ForwardLoss:
     ) -> tuple[torch.Tensor, dict]:
         """The divergence's loss, made inside the head, in the candidates' place."""
         token_loss = response_part(model_output[DIVERGENCE_LOSS], data)
+        divergence = response_part(model_output[DIVERGENCE], data)
+        require_finite(divergence, mask, "divergence of student and teacher", _names(data))
         if self.spec.grpo_scaled:
             token_loss = token_loss * data["reward_scale"].unsqueeze(-1)
         loss, metrics = self._with_verls_terms(token_loss, model_output, data, mask)
@@ -127,7 +128,7 @@ class ForwardLoss:
             advantages=data["advantages"] - token_loss.detach(),
             **_observed(model_output, data),
         ) | divergence_sums(
-            *(response_part(model_output[key], data) for key in (DIVERGENCE, SIGNAL, PASSED)), mask
+            divergence, *(response_part(model_output[key], data) for key in (SIGNAL, PASSED)), mask
         )
         return loss, metrics
 
@@ -169,6 +170,10 @@ class ForwardLoss:
 
     def _log_ratio(self, data: TensorDict, mask: torch.Tensor) -> torch.Tensor:
         return log_ratio(data["teacher_log_probs"], data["old_log_probs"], mask)
+
+
+def _names(data: TensorDict) -> list[str]:
+    return [f"extra_info.index {int(index)}" for index in data["sample_index"].tolist()]
 
 
 def _observed(model_output: dict, data: TensorDict) -> dict[str, torch.Tensor | None]:

@@ -171,6 +171,61 @@ class OpdvrOptions:
         )
 
 
+def name_variables(message: str) -> str:
+    """A message of the core with its options as users set them: variable, then option."""
+    estimator = "algorithm.adv_estimator"
+    message = message.replace(f"{estimator}=", f"ADV_ESTIMATOR ({estimator})=")
+    for name in _WITH_A_VARIABLE:
+        message = re.sub(rf"\b{name}=", f"{name.upper()} (opdvr.{name})=", message)
+    return message
+
+
+def without_effect(options: OpdvrOptions) -> list[str]:
+    """One line for every option that was set and that this method does not read."""
+    gate, default = options.correctness_gated_mode, OpdvrOptions()
+    lines = []
+    if not options.correctness_gated and gate not in (default.correctness_gated_mode, "none"):
+        lines.append(
+            f"CORRECTNESS_GATED_MODE={gate} has no effect with CORRECTNESS_GATED=False, which "
+            "switches the gate off"
+        )
+    reads = {
+        "gate_temperature": options.correctness_gated and gate == "soft",
+        "gate_margin": options.correctness_gated and gate == "margin",
+        "gate_floor": options.correctness_gated and gate == "leaky",
+        "top_k_strategy": options.log_prob_top_k > 0,
+        "reward_weight_mode": options.log_prob_top_k > 0,
+    }
+    for name, is_read in reads.items():
+        value = getattr(options, name)
+        if not is_read and value != getattr(default, name):
+            needs = "LOG_PROB_TOP_K above 0" if "gate" not in name else _GATE_OF[name]
+            lines.append(f"{name.upper()}={value} (opdvr.{name}) has no effect without {needs}")
+    return lines
+
+
+_GATE_OF = {
+    "gate_temperature": "CORRECTNESS_GATED_MODE=soft",
+    "gate_margin": "CORRECTNESS_GATED_MODE=margin",
+    "gate_floor": "CORRECTNESS_GATED_MODE=leaky",
+}
+_WITH_A_VARIABLE = (
+    "correctness_gated_mode",
+    "correctness_threshold",
+    "grpo_scaled",
+    "grpo_norm_by_std",
+    "grpo_scale_baseline",
+    "log_prob_top_k",
+    "top_k_strategy",
+    "reward_weight_mode",
+    "tail_bucket",
+    "full_vocabulary",
+    "gate_temperature",
+    "gate_margin",
+    "gate_floor",
+)
+
+
 def _one_of(variable: str, name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(

@@ -163,8 +163,6 @@ def check_token_budgets(config: DictConfig) -> None:
 
 def check_packing(config: DictConfig) -> None:
     """verl's model engine masks attention by the response mask unless rows are packed."""
-    if config.trainer.use_legacy_worker_impl != "disable":
-        return
     models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
     if config.reward_model.enable:
         models["reward_model.model"] = config.reward_model.model

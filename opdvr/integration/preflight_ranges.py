@@ -37,6 +37,9 @@ RANGES = (
 )
 CHOICES = (
     ("trainer.device", ("cpu", "cuda")),
+    ("trainer.use_legacy_worker_impl", ("disable",)),
+    (f"{ACTOR}.strategy", ("fsdp", "fsdp2")),
+    ("reward_model.strategy", ("fsdp", "fsdp2")),
     (
         f"{ACTOR}.loss_agg_mode",
         ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),

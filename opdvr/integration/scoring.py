@@ -142,7 +142,10 @@ class Scorer:
         self.old = output.select(batch_keys=["old_log_probs", "entropys"])
         scored = {key: output.batch[key] for key in UPDATE_KEYS if key in output.batch.keys()}
         if first and not self.plan.student_last and self.plan.keep_old:
-            scored[STUDENT_CANDIDATES] = scored[STUDENT_TOP_LOG_PROBS]
+            # all candidates are among the student's own: one tensor serves both
+            scored[STUDENT_CANDIDATES] = scored.pop(STUDENT_TOP_LOG_PROBS)
+        elif not self.plan.overlap:
+            scored.pop(STUDENT_TOP_LOG_PROBS, None)
         return scored
 
     def metrics(self) -> dict[str, float]:

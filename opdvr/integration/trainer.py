@@ -38,6 +38,10 @@ class OpdvrTrainer(RayPPOTrainer):
         options: OpdvrOptions = OmegaConf.to_object(self.config.opdvr)
         self.options = options
         self.spec = options.method(self.config.algorithm.adv_estimator, distills(self.config))
+        k = self.spec.log_prob_top_k
+        if k > self._vocabulary:
+            say(f"LOG_PROB_TOP_K={k} is cut to the {self._vocabulary} tokens that there are")
+            self.spec = replace(self.spec, log_prob_top_k=self._vocabulary)
         self.run_folder = Path(self.config.trainer.default_local_dir)
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
         self.resumed_from: int | None = None
@@ -177,6 +181,15 @@ class OpdvrTrainer(RayPPOTrainer):
         stand_in = batch.batch["rollout_log_probs"]
         tensors = {"old_log_probs": stand_in, "entropys": torch.zeros_like(stand_in)}
         return DataProto.from_dict(tensors=tensors), 0.0
+
+    def _compute_ref_log_prob(self, batch: DataProto) -> DataProto:
+        """verl's, on a slim batch, over the same ids as the update's own log-probs."""
+        slim = batch.select(
+            batch_keys=[*scoring.SCORE_KEYS, "prompts", "responses"], non_tensor_batch_keys=[]
+        )
+        if not self.spec.samples_only:
+            slim.meta_info["vocabulary"] = self._vocabulary
+        return super()._compute_ref_log_prob(slim)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
         """Advantages, then verl's update on the tensors it needs, then real metrics."""

@@ -252,3 +252,15 @@ def test_a_new_divergence_is_one_function():
             register_divergence("reverse_kl")
     finally:
         del DIVERGENCES["half_reverse"]
+
+
+def test_a_reverse_kl_to_a_teacher_that_excludes_an_id_is_infinite():
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = torch.randn(3, 4, generator=generator), torch.randn(6, 4, generator=generator)
+    bias = torch.zeros(6)
+    bias[2] = -torch.inf
+    student, teacher = OutputLayer(weight), OutputLayer(weight, bias)
+    assert divergence_loss("reverse_kl", student, hidden, teacher, hidden).value.isinf().all()
+    # the teacher gives nothing to what it excludes, so forward KL does not mind
+    assert divergence_loss("forward_kl", student, hidden, teacher, hidden).value.isfinite().all()
+    assert divergence_loss("reverse_kl", teacher, hidden, teacher, hidden).value.isfinite().all()

@@ -50,6 +50,11 @@ def test_nothing_shared_is_zero_and_not_nan():
     assert [value.item() for value in overlap] == [0, 0, 0, 0]
 
 
+def test_ids_that_do_not_exist_are_not_missed():
+    ids, logprobs = torch.tensor([[[1, 0, -1, -1]]]), torch.tensor([[[0.6, 0.4, 1.0, 1.0]]]).log()
+    assert top_k_overlap(ids, logprobs, ids, logprobs).ratio.item() == 1
+
+
 def test_overlap_against_sets():
     generator = torch.Generator().manual_seed(0)
     student = torch.rand(3, 5, 12, generator=generator).log_softmax(-1)
@@ -117,4 +122,4 @@ def test_divergence_sums_by_hand():
     )
     metrics = metrics_from_sums(sums | {"valid_tokens": 2.0})
     assert metrics["opd/divergence"] == pytest.approx(0.3)
-    assert metrics["opd/zeroed_mass_frac"] == pytest.approx(0.25)  # 0.5 of 2
+    assert metrics["opd/divergence_passed_frac"] == pytest.approx(0.75)  # 1.5 of 2

@@ -99,7 +99,7 @@ def test_two_steps(method, tmp_path):
         assert "gs/scale_mean" in steps[1]
     if method == "whole-vocabulary":
         assert 0 < steps[1]["opd/divergence"] < 1  # nats; Jensen-Shannon is at most ln 2
-        assert 0 < steps[1]["opd/zeroed_mass_frac"] < 1
+        assert 0 < steps[1]["opd/divergence_passed_frac"] < 1
     if method == "plus-grpo-kl":
         assert 0 < steps[1]["opd/truncated_frac"] < 1
         assert steps[1]["actor/kl_coef"] == 0.005

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from opdvr.core import MethodSpec
+from opdvr.integration import options
 from opdvr.integration.config import compose, method_name
 from opdvr.integration.options import PUBLISHED_NAMES, OpdvrOptions, translate_published_names
 
@@ -162,6 +163,27 @@ def test_what_top_k_cannot_be_combined_with_is_refused(overrides, named):
     with pytest.raises(ValueError, match=named) as error:
         compose([*DEMO, *overrides])
     assert "\n" not in str(error.value)
+
+
+def test_what_has_no_effect_is_said():
+    assert options.without_effect(OpdvrOptions()) == []
+    assert options.without_effect(OpdvrOptions(log_prob_top_k=4, top_k_strategy="union")) == []
+    soft = OpdvrOptions(correctness_gated_mode="soft", gate_temperature=2.0)
+    assert options.without_effect(soft) == []
+    (line,) = options.without_effect(OpdvrOptions(gate_floor=0.5))
+    assert "GATE_FLOOR=0.5" in line and "leaky" in line
+    (line,) = options.without_effect(OpdvrOptions(top_k_strategy="union"))
+    assert "TOP_K_STRATEGY=union" in line and "LOG_PROB_TOP_K" in line
+    off = OpdvrOptions(correctness_gated=False, correctness_gated_mode="mixed")
+    (line,) = options.without_effect(off)
+    assert "CORRECTNESS_GATED_MODE=mixed" in line
+
+
+def test_a_message_of_the_core_names_variable_and_option():
+    with pytest.raises(ValueError) as error:
+        OpdvrOptions(tail_bucket=True).method("token_reward_direct", distill=True)
+    text = options.name_variables(str(error.value))
+    assert text.startswith("TAIL_BUCKET (opdvr.tail_bucket)=True")
 
 
 def test_top_k_recomputes_with_several_mini_batches():

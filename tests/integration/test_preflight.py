@@ -301,8 +301,11 @@ def test_cut_off_training_samples_are_warned_about(config, key, value):
 def test_padded_rows_on_the_model_engine(config, model):
     text = refusal(config, **{f"{model}.use_remove_padding": False})
     assert names(text, f"{model}.use_remove_padding=False", "trainer.use_legacy_worker_impl")
-    config.trainer.use_legacy_worker_impl = "enable"
-    assert run_preflight(config) == []
+
+
+def test_verls_other_workers_are_refused(config):
+    text = refusal(config, **{"trainer.use_legacy_worker_impl": "enable"})
+    assert names(text, "trainer.use_legacy_worker_impl is 'enable'", "disable")
 
 
 # Models

@@ -260,4 +260,4 @@ def test_a_whole_vocabulary_follows_the_dense_divergence(folders, divergence):
     assert metrics["grad_norm"][0] == pytest.approx(norm.item(), rel=2e-4)
     reported = metrics_from_sums(add_sums(metrics[SUMS]))
     assert reported["opd/divergence"] == pytest.approx(mean.item(), rel=1e-4)
-    assert reported["opd/zeroed_mass_frac"] == pytest.approx(0, abs=1e-6)
+    assert reported["opd/divergence_passed_frac"] == pytest.approx(1, abs=1e-6)

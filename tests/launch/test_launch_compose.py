@@ -46,7 +46,11 @@ def test_every_knob_reaches_its_option(launch, tmp_path):
     by_kind = {"bool": "True", "real": "0.25", "text": "it's, 12"}
     by_kind |= dict.fromkeys(("model", "data", "folder"), str(tmp_path))
     # Top-k is left at a value that every version takes; the others have to suit each other.
-    by_name = {"LOG_PROB_TOP_K": "0", "CORRECTNESS_GATED": "False"}
+    by_name = {
+        "LOG_PROB_TOP_K": "0",
+        "FULL_VOCABULARY": "none",  # needs STUDENT_LOGPROBS=update
+        "CORRECTNESS_GATED": "False",
+    }
     by_name |= {"STUDENT_LOGPROBS": "recompute", "ADV_ESTIMATOR": "token_reward_direct_plus_grpo"}
     by_name |= {"VERIFIER": "mine.py:grade", "ANSWER_FORMS": "boxed"}
     chosen = {}

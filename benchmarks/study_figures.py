@@ -18,7 +18,7 @@ from benchmarks.study_statistics import t_interval  # noqa: E402
 
 _NO_DATE = {"Date": None}
 _CURVES = ("opd", "opdvr", "rescue", "mixed", "soft", "grpo")
-_TEACHERS_STYLE = 0  # digit first, in a trace point's `styles`
+_OWN_STYLE = 1  # factor first, in a trace point's `styles`
 
 Runs = dict[str, dict[int, dict]]
 
@@ -39,6 +39,7 @@ def _accuracies(settings: dict[str, Runs], path: Path) -> None:
         len(settings),
         1,
         squeeze=False,
+        sharex=True,
         figsize=(6.5, 0.22 * sum(heights) + 0.6 * len(settings)),
         gridspec_kw={"height_ratios": heights},
         layout="constrained",
@@ -53,6 +54,7 @@ def _accuracies(settings: dict[str, Runs], path: Path) -> None:
         axes.invert_yaxis()
         axes.set_title(name, loc="left")
         axes.grid(axis="x", color="0.9")
+    panels[-1, 0].set_xlim(0, 100)
     panels[-1, 0].set_xlabel("held-out accuracy when sampling, % (grey: seeds; bars: 95 %)")
     _save(figure, path)
 
@@ -60,24 +62,22 @@ def _accuracies(settings: dict[str, Runs], path: Path) -> None:
 def _style(runs: Runs, path: Path) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharex=True, layout="constrained")
     for color, method in enumerate(name for name in _CURVES if name in runs):
-        rows = list(runs[method].values())
-        steps = range(len(rows[0]["acc"]))
-        _curves(panels[0], steps, [row["acc"] for row in rows], method, color)
-        traced = [point["step"] for point in rows[0]["trace"]]
-        styles = [[point["styles"][_TEACHERS_STYLE] for point in row["trace"]] for row in rows]
-        _curves(panels[1], traced, styles, method, color)
+        traces = [row["trace"] for row in runs[method].values()]
+        steps = [point["step"] for point in traces[0]]
+        right = [[row["acc"][step] for step in steps] for row in runs[method].values()]
+        own = [[point["styles"][_OWN_STYLE] for point in trace] for trace in traces]
+        for axes, curves in zip(panels, (right, own), strict=True):
+            _curves(axes, steps, curves, method, color)
     panels[0].set_title("correct responses of the batch, %", loc="left")
-    panels[1].set_title("responses that begin in the teacher's style, %", loc="left")
+    panels[1].set_title("responses that begin in the own style, %", loc="left")
     panels[0].legend(frameon=False)
     for axes in panels:
-        axes.set_xlabel("step")
+        axes.set_xlabel("step (thin: seeds)")
         axes.grid(color="0.9")
     _save(figure, path)
 
 
-def _curves(
-    axes: Axes, steps: range | list[int], rows: list[list[float]], label: str, color: int
-) -> None:
+def _curves(axes: Axes, steps: list[int], rows: list[list[float]], label: str, color: int) -> None:
     for row in rows:
         axes.plot(steps, [100 * value for value in row], color=f"C{color}", lw=0.4, alpha=0.4)
     means = [100 * statistics.fmean(values) for values in zip(*rows, strict=True)]

@@ -146,10 +146,12 @@ class MethodSpec:
                 "set grpo_scaled=False or reward_model.enable=True"
             )
         if not self.samples_only:
+            asked, off = f"log_prob_top_k={self.log_prob_top_k}", "log_prob_top_k=0"
+            if self.full_vocabulary != SAMPLED_ONLY:
+                asked, off = f"full_vocabulary={self.full_vocabulary}", "full_vocabulary=none"
             raise ValueError(
-                f"log_prob_top_k={self.log_prob_top_k} and full_vocabulary={self.full_vocabulary} "
-                "compare with a teacher and there is none: set log_prob_top_k=0 and "
-                "full_vocabulary=none, or reward_model.enable=True"
+                f"{asked} compares with a teacher and there is none: set {off}, or "
+                "reward_model.enable=True"
             )
 
 

@@ -88,10 +88,10 @@ def _groups_first(overrides: list[str]) -> list[str]:
 
 
 def _fill_names(config: DictConfig, overrides: list[str]) -> None:
-    """EXPERIMENT_NAME's default: method_topk_model_time, or the interrupted run of this command."""
+    """EXPERIMENT_NAME's default: method_signal_model_time, or this command's interrupted run."""
     if config.trainer.experiment_name in (None, ""):
         model = Path(str(config.actor_rollout_ref.model.path)).name
-        prefix = f"{method_name(config)}_top{config.opdvr.log_prob_top_k}_{model}"
+        prefix = f"{method_name(config)}_{signal_name(config)}_{model}"
         name = None
         if config.trainer.resume_mode == "auto":
             name = interrupted_run(
@@ -114,6 +114,22 @@ def method_name(config: DictConfig) -> str:
         return "opd"
     mode = options.correctness_gated_mode
     return "opdvr" if mode == "default" else mode
+
+
+def signal_name(config: DictConfig) -> str:
+    """What is compared, for run folders: top0 the sampled token; top16, and with whatever is not
+    the default top16-union-teacher_p-tail; else the divergence over the whole vocabulary.
+    """
+    options, default = config.opdvr, OpdvrOptions()
+    if options.full_vocabulary != default.full_vocabulary:
+        return str(options.full_vocabulary)
+    parts = [f"top{options.log_prob_top_k}"]
+    if options.log_prob_top_k:
+        for name in ("top_k_strategy", "reward_weight_mode"):
+            if options[name] != getattr(default, name):
+                parts.append(str(options[name]))
+        parts += ["tail"] * bool(options.tail_bucket)
+    return "-".join(parts)
 
 
 def _choose_attention(config: DictConfig) -> None:

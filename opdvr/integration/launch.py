@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
-from opdvr.integration.config import REPO_ROOT, compose, distills, method_name
+from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
 from opdvr.integration.terminal import output_in_log, say, stage
 
@@ -46,7 +46,8 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
     check_method(config)
     folder = Path(config.trainer.default_local_dir)
     lock = runs.hold(folder)
-    say(f"opdvr: {method_name(config)}, run folder {folder}")
+    compared = signal_name(config) if distills(config) else "no teacher"
+    say(f"opdvr: {method_name(config)} ({compared}), run folder {folder}")
     check_resume(config)
     runs.record(folder, overrides, finished=False)
     return config, lock

@@ -29,6 +29,7 @@ def format_step(
 
     Returns:
         The line, without a newline: batch accuracy, mean log-ratio teacher over student (nats),
+        with FULL_VOCABULARY the divergence (nats),
         shares of non-zero token rewards that passed the gate in correct and incorrect responses,
         entropy (nats), mean response length (tokens), truncated responses, seconds of the step,
         tokens a second for one worker, and the time the remaining steps will take.
@@ -38,6 +39,7 @@ def format_step(
         f"step {step:>{width}}/{total}",
         _part("acc", number_of(metrics, names.CORRECT_FRAC, names.SCORE_MEAN), ".2f"),
         _part("log-ratio", number_of(metrics, names.LOG_RATIO_MEAN), "+.3f"),
+        _part("divergence", number_of(metrics, names.DIVERGENCE), ".4f"),
         _gate_part(metrics),
         _part("entropy", number_of(metrics, names.ACTOR_ENTROPY), ".3f"),
         _part("length", number_of(metrics, names.RESPONSE_LENGTH), ".1f"),

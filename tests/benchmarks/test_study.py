@@ -303,4 +303,4 @@ def test_the_results_page_has_a_place_for_every_table():
     page = (ROOT / "docs" / "results.md").read_text()
     for name in blocks(Choice(), Store(ROOT / "none.jsonl")):
         page = fill(page, name, "")
-    assert page.count("<!-- begin ") == 2 + 2 * (len(SETTINGS) + 1)
+    assert page.count("<!-- begin ") == 2 + 2 * len(SETTINGS) + 2

@@ -165,6 +165,29 @@ def test_what_top_k_cannot_be_combined_with_is_refused(overrides, named):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], "top0"),
+        (["opdvr.top_k_strategy=union"], "top0"),  # without effect, so not named
+        (["opdvr.log_prob_top_k=16"], "top16"),
+        (
+            [
+                "opdvr.log_prob_top_k=4",
+                "opdvr.top_k_strategy=union",
+                "opdvr.reward_weight_mode=teacher_p",
+                "opdvr.tail_bucket=True",
+            ],
+            "top4-union-teacher_p-tail",
+        ),
+        (["opdvr.full_vocabulary=forward_kl"], "forward_kl"),
+    ],
+)
+def test_the_run_is_named_by_what_it_compares(overrides, expected):
+    config = compose([*DEMO, "trainer.resume_mode=disable", *overrides])
+    assert config.trainer.experiment_name.startswith(f"opdvr_{expected}_student_")
+
+
 def test_what_has_no_effect_is_said():
     assert options.without_effect(OpdvrOptions()) == []
     assert options.without_effect(OpdvrOptions(log_prob_top_k=4, top_k_strategy="union")) == []

@@ -36,8 +36,8 @@ class Method(NamedTuple):
 _FIRST_TOP_K = "opd_top16_only_stu"
 
 
-def _top_k(k: int, strategy: str) -> Method:
-    spec = MethodSpec(gate="none", log_prob_top_k=k, top_k_strategy=strategy)
+def _top_k(k: int, strategy: str, **rest: object) -> Method:
+    spec = MethodSpec(gate="none", log_prob_top_k=k, top_k_strategy=strategy, **rest)
     return Method(spec, tuned_as=_FIRST_TOP_K)
 
 
@@ -61,6 +61,9 @@ EXTRA_METHODS = {
     "opd_top16_only_tch": _top_k(16, "only_tch"),
     "opd_top4_union": _top_k(4, "union"),
     "opd_top16_union": _top_k(16, "union"),
+    "opd_top4_only_stu_tail": _top_k(4, "only_stu", tail_bucket=True),
+    "opd_top16_only_stu_teacher_p": _top_k(16, "only_stu", reward_weight_mode="teacher_p"),
+    "opdvr_plus_grpo": Method(MethodSpec(estimator="token_reward_direct_plus_grpo"), "opdvr"),
     "leaky": Method(MethodSpec(gate="leaky")),
     "schedule": Method(MethodSpec(gate="leaky"), tuned_as="leaky", schedule=True),
     "margin": Method(MethodSpec(gate="margin")),
@@ -85,7 +88,10 @@ class Setting:
 
 HARD_TEACHER = "teacher-faulty-hard"
 _COMMON = ("opd", "opdvr", "grpd", "grpo")
-_STYLE_METHODS = ("opd", "opdvr", "grpo", "rescue", "mixed", "soft")
+_STYLE_METHODS = (
+    *("opd", "opdvr", "grpo", "rescue", "mixed", "soft"),
+    *("grpd", "opdvr_plus_grpo"),  # in the long runs only
+)
 _STEPS = 20
 _STYLE_STEPS = 80  # OPD takes up the teacher's style late
 SETTINGS: dict[str, Setting] = {

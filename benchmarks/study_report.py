@@ -70,6 +70,19 @@ def _percent(interval: Interval, sign: str = "") -> str:
     return mean if math.isnan(interval.half_width) else f"{mean} ± {100 * interval.half_width:.1f}"
 
 
+def seeds_table(runs: Runs) -> str:
+    """Markdown: sampled accuracy in percent of every run, for runs too unlike for a mean."""
+    if not runs:
+        return _NOTHING
+    seeds = sorted({seed for rows in runs.values() for seed in rows})
+    lines = [
+        [f"`{method}`"]
+        + [f"{100 * rows[seed]['sampled']:.1f}" if seed in rows else "" for seed in seeds]
+        for method, rows in runs.items()
+    ]
+    return markdown(["method", *(f"seed {seed}" for seed in seeds)], lines)
+
+
 def models_table(store: Store) -> str:
     """Markdown: accuracies of the models before any training here, in percent."""
     rows = store.of_kind(MODEL)
@@ -159,7 +172,7 @@ def blocks(choice: Choice, store: Store) -> dict[str, Callable[[], str]]:
     }
     fast, long = replace(choice, **_FAST), replace(choice, **_LONG)
     tables["style fast"] = lambda: accuracy_table(runs_of(fast, store, "style"))
-    tables["style long"] = lambda: accuracy_table(runs_of(long, store, "style"))
+    tables["style long"] = lambda: seeds_table(runs_of(long, store, "style"))
     for setting in SETTINGS:
         tables[setting] = lambda setting=setting: accuracy_table(runs_of(choice, store, setting))
         tables[f"gate {setting}"] = lambda setting=setting: gate_table(

@@ -15,7 +15,7 @@ from benchmarks import study, study_rollout  # noqa: E402
 from benchmarks.study_decode import Decoder  # noqa: E402
 from benchmarks.study_models import Models  # noqa: E402
 from benchmarks.study_plan import METHODS, SETTINGS, Choice, learning_rates  # noqa: E402
-from benchmarks.study_report import accuracy_table, blocks, fill, write_report  # noqa: E402
+from benchmarks.study_report import accuracy_table, blocks, fill, seeds_table, write_report  # noqa: E402
 from benchmarks.study_rollout import Rollout, sample, text_of, verdict  # noqa: E402
 from benchmarks.study_statistics import paired_difference, t_interval  # noqa: E402
 from benchmarks.study_store import MODEL, RUN, TUNE, RunKey, Store  # noqa: E402
@@ -260,6 +260,11 @@ def test_accuracy_table_by_hand():
     # s = .1, half-width .2484; the differences are .3 each, without spread
     assert lines[2] == "| `opd` | 3e-4 | 3 | 20.0 ± 24.8 | 20.0 ± 24.8 |  | -30.0 ± 0.0 |"
     assert lines[3] == "| `opdvr` | 3e-4 | 3 | 50.0 ± 24.8 | 50.0 ± 24.8 | +30.0 ± 0.0 |  |"
+    del runs["opd"][1]
+    assert seeds_table(runs).splitlines()[2:] == [
+        "| `opd` | 10.0 |  | 30.0 |",
+        "| `opdvr` | 40.0 | 50.0 | 60.0 |",
+    ]
 
 
 def test_runs_are_ordered_and_resume(tmp_path):
@@ -299,8 +304,8 @@ def test_mistakes_are_named(tmp_path, capsys):
         fill("# Results", "models", "a table")
 
 
-def test_the_results_page_has_a_place_for_every_table():
+def test_the_results_page_has_every_table_of_the_committed_results():
     page = (ROOT / "docs" / "results.md").read_text()
-    for name in blocks(Choice(), Store(ROOT / "none.jsonl")):
-        page = fill(page, name, "")
+    for name, make in blocks(Choice(), Store(study.RESULTS)).items():
+        assert fill(page, name, make()) == page, f"{name}: python -m benchmarks.study report"
     assert page.count("<!-- begin ") == 2 + 2 * len(SETTINGS) + 2

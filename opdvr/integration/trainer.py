@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from opdvr.core import add_sums, metrics_from_sums
 from opdvr.core.spec import SAMPLED_ONLY
@@ -21,6 +20,7 @@ from opdvr.integration import checkpoints, scoring, signal, validation
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
+from opdvr.integration.prompts import refuse_long_prompts, refuse_too_few
 from opdvr.integration.reward_manager import verifier_failures
 from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
@@ -279,32 +279,6 @@ class OpdvrTrainer(RayPPOTrainer):
             # the saved iterator has ended: run it out, so that fit's next epoch is a whole one
             leftover = sum(1 for _ in self.train_dataloader)
             assert leftover == 0, f"{leftover} batches left at the end of an epoch"
-
-
-def refuse_too_few(config: DictConfig, train_rows: int, val_rows: int) -> None:
-    """Raise ValueError if the length filter left less than one step of training, or nothing."""
-    limit = config.data.max_prompt_length
-    say(f"{train_rows} training and {val_rows} validation prompts of up to {limit} tokens")
-    if train_rows < config.data.train_batch_size or not val_rows:
-        raise ValueError(
-            f"{train_rows} training and {val_rows} validation prompts are left within "
-            f"MAX_PROMPT_LENGTH (data.max_prompt_length) = {limit} tokens, but one step takes "
-            f"{config.data.train_batch_size}; raise it, or lower MINI_BATCH_SIZE"
-        )
-
-
-def refuse_long_prompts(option: str, dataset: RLHFDataset, limit: int) -> None:
-    """Raise ValueError, naming option and row, for the first prompt over `limit` tokens."""
-    for row, messages in enumerate(dataset.dataframe[dataset.prompt_key]):
-        ids = dataset.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, **dataset.apply_chat_template_kwargs
-        )
-        if len(ids) > limit:
-            raise ValueError(
-                f"{option}: the prompt of row {row} has {len(ids)} tokens, over MAX_PROMPT_LENGTH "
-                f"(data.max_prompt_length) = {limit}; raise it, or let "
-                "data.filter_overlong_prompts=True leave such rows out"
-            )
 
 
 _UPDATE = (

@@ -130,7 +130,7 @@ def test_what_was_never_named_is_asked_for(overrides, named, capsys, monkeypatch
 
 
 def test_a_length_limit_that_leaves_too_little_is_named():
-    from opdvr.integration.trainer import refuse_too_few
+    from opdvr.integration.prompts import refuse_too_few
 
     config = compose(DEMO)
     refuse_too_few(config, 16, 1)

@@ -145,30 +145,22 @@ def divergence_loss(
         raise ValueError(
             f"divergence={divergence!r} is unknown: choose one of {', '.join(DIVERGENCES)}"
         )
-    for name, value in (
-        ("TEMPERATURE", temperature),
-        ("TEACHER_TEMPERATURE", teacher_temperature),
-    ):
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be positive to score tokens")
+    _require_positive("TEMPERATURE", temperature)
+    _require_positive("TEACHER_TEMPERATURE", teacher_temperature)
     inputs = inputs_of(student, student_hidden)
     n_tokens = inputs[0].shape[0]
     assert inputs_of(teacher, teacher_hidden)[0].shape[0] == n_tokens, "the same N tokens"
     vocabulary = min(student.size, teacher.size)
-    device = inputs[0].device
-    size = tile_size(n_tokens, vocabulary, device, tile_tokens, tile_vocabulary)
-    job = _Job(
-        DIVERGENCES[divergence],
-        student,
-        teacher,
-        teacher_hidden,
-        passes,
-        temperature,
-        teacher_temperature,
-        vocabulary,
-        size,
-    )
+    size = tile_size(n_tokens, vocabulary, inputs[0].device, tile_tokens, tile_vocabulary)
+    models = student, teacher, teacher_hidden
+    temperatures = temperature, teacher_temperature
+    job = _Job(DIVERGENCES[divergence], *models, passes, *temperatures, vocabulary, size)
     return DivergenceScores(*_DivergenceLoss.apply(*inputs, job))
+
+
+def _require_positive(name: str, temperature: float) -> None:
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ValueError(f"{name}={temperature} must be positive to score tokens")
 
 
 class _BothTiles:

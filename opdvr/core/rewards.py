@@ -123,11 +123,23 @@ def token_rewards(
     Raises:
         NonFiniteError: a log-probability that is not finite at a valid token.
     """
-    assert scale is not None or not spec.grpo_scaled, "grpo_scaled needs a scale"
     teacher_logprobs, student_logprobs = teacher_logprobs.detach(), student_logprobs.detach()
     require_finite(teacher_logprobs, mask, "teacher log-probability")
     require_finite(student_logprobs, mask, "student log-probability")
     ratio = log_ratio(teacher_logprobs, student_logprobs, mask)
+    return gate_and_scale(spec, ratio, None, correct, scale, group_correct_frac)
+
+
+def gate_and_scale(
+    spec: MethodSpec,
+    ratio: torch.Tensor,
+    weights: torch.Tensor | None,
+    correct: torch.Tensor,
+    scale: torch.Tensor | None,
+    group_correct_frac: torch.Tensor | None,
+) -> TokenRewards:
+    """The three stages from log-ratios [B,T] or [B,T,C]; weights alike, None for ones."""
+    assert scale is not None or not spec.grpo_scaled, "grpo_scaled needs a scale"
     gated = apply_gate(
         ratio,
         correct,
@@ -135,6 +147,10 @@ def token_rewards(
         group_correct_frac=group_correct_frac,
         settings=spec.gate_settings,
     )
+    if weights is not None:
+        # After the gate: all the same to OPDVR's, but soft and margin speak of nats.
+        ratio, gated = weights * ratio, weights * gated
     if scale is None:
         return TokenRewards(ratio, gated, gated)
-    return TokenRewards(ratio, gated, gated * scale.float()[:, None])
+    per_response = scale.to(gated.dtype).view(-1, *[1] * (gated.dim() - 1))
+    return TokenRewards(ratio, gated, gated * per_response)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from opdvr.core.gates import apply_gate
-from opdvr.core.rewards import TokenRewards, require_finite
+from opdvr.core.rewards import TokenRewards, gate_and_scale, require_finite
 
 if TYPE_CHECKING:
     from opdvr.core.spec import MethodSpec
@@ -223,24 +222,12 @@ def top_k_rewards(
     Raises:
         NonFiniteError: a log-probability that is not finite at a valid slot.
     """
-    assert scale is not None or not spec.grpo_scaled, "grpo_scaled needs a scale"
     require_finite(teacher_logprobs, valid, "teacher log-probability of a candidate")
     require_finite(student_logprobs, valid, "student log-probability of a candidate")
     teacher = torch.where(valid, teacher_logprobs.detach(), 0)
     student = torch.where(valid, student_logprobs.detach(), 0)
-    ratio = teacher - student
     weights = candidate_weights(spec, valid, teacher, student)
-    # Weighted after the gate: all the same to OPDVR's, but soft and margin speak of nats.
-    gated = weights * apply_gate(
-        ratio,
-        correct,
-        spec.gate,
-        group_correct_frac=group_correct_frac,
-        settings=spec.gate_settings,
-    )
-    if scale is None:
-        return TokenRewards(weights * ratio, gated, gated)
-    return TokenRewards(weights * ratio, gated, gated * scale.to(gated.dtype)[:, None, None])
+    return gate_and_scale(spec, teacher - student, weights, correct, scale, group_correct_frac)
 
 
 class Clip(NamedTuple):

@@ -22,6 +22,15 @@ from opdvr.core import (
 )
 from opdvr.core.topk import EMPTY, STUDENTS
 from opdvr.integration.engine import candidates_of, response_part
+from opdvr.integration.head import CANDIDATES, TOP_IDS, TOP_LOG_PROBS
+from opdvr.integration.scoring import (
+    STUDENT_CANDIDATES,
+    STUDENT_TOP_IDS,
+    STUDENT_TOP_LOG_PROBS,
+    TEACHER_AT_STUDENT,
+    TEACHER_TOP_IDS,
+    TEACHER_TOP_LOG_PROBS,
+)
 
 
 class CandidateSide(NamedTuple):
@@ -50,8 +59,8 @@ def candidate_side(
     """
     mask = data["response_mask"].bool().unsqueeze(-1)
     valid = (candidates_of(data) != EMPTY) & mask
-    student = response_part(model_output["candidate_log_probs"], data)
-    old = data.get("student_candidate_log_probs", None)
+    student = response_part(model_output[CANDIDATES], data)
+    old = data.get(STUDENT_CANDIDATES, None)
     old = student.detach() if old is None else old
     teacher = _teacher_values(spec, data)
     if spec.tail_bucket:
@@ -73,8 +82,8 @@ def candidate_side(
 
 def _teacher_values(spec: MethodSpec, data: TensorDict) -> torch.Tensor:
     slots = STRATEGIES[spec.top_k_strategy].slots
-    at_student = data["teacher_at_student_log_probs"] if STUDENTS in slots else None
-    return in_slots(spec.top_k_strategy, at_student, data.get("teacher_top_log_probs", None))
+    at_student = data[TEACHER_AT_STUDENT] if STUDENTS in slots else None
+    return in_slots(spec.top_k_strategy, at_student, data.get(TEACHER_TOP_LOG_PROBS, None))
 
 
 def _clip(actor_config: Any) -> Clip:  # noqa: ANN401
@@ -89,18 +98,16 @@ def _clip(actor_config: Any) -> Clip:  # noqa: ANN401
 
 def _overlap(data: TensorDict, model_output: dict) -> Overlap | None:
     """From the scoring pass's top ids where there was one, else from this forward's."""
-    if "teacher_top_ids" not in data.keys():
+    if TEACHER_TOP_IDS not in data.keys():
         return None
-    if "student_top_ids" in data.keys():
-        ids = data["student_top_ids"].long()
-        logprobs = data.get("student_top_log_probs", data.get("student_candidate_log_probs", None))
+    if STUDENT_TOP_IDS in data.keys():
+        ids = data[STUDENT_TOP_IDS].long()
+        logprobs = data.get(STUDENT_TOP_LOG_PROBS, data.get(STUDENT_CANDIDATES, None))
         if logprobs is None or logprobs.shape != ids.shape:  # the overlap was not asked for
             return None
-    elif "top_ids" in model_output:
-        ids = response_part(model_output["top_ids"], data)
-        logprobs = response_part(model_output["top_log_probs"], data).detach()
+    elif TOP_IDS in model_output:
+        ids = response_part(model_output[TOP_IDS], data)
+        logprobs = response_part(model_output[TOP_LOG_PROBS], data).detach()
     else:
         return None
-    return top_k_overlap(
-        ids, logprobs, data["teacher_top_ids"].long(), data["teacher_top_log_probs"]
-    )
+    return top_k_overlap(ids, logprobs, data[TEACHER_TOP_IDS].long(), data[TEACHER_TOP_LOG_PROBS])

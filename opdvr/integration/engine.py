@@ -29,6 +29,7 @@ from opdvr.integration.head import (
     ScoringHead,
 )
 from opdvr.integration.platform import on_cpu, unpad_without_flash_attn
+from opdvr.integration.scoring import STUDENT_TOP_IDS, TEACHER_HIDDEN, TEACHER_TOP_IDS
 
 _ONE_A_TOKEN = (LOG_PROBS, ENTROPY, *OF_DIVERGENCE)
 _CHECKED_TOKENS = 8
@@ -190,10 +191,10 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
         self, micro_batch: TensorDict, mask: torch.Tensor, tokens: torch.Tensor
     ) -> Callable | None:
         """The whole-vocabulary objective of this micro-batch's response tokens, or None."""
-        if "teacher_hidden" not in micro_batch.keys():
+        if TEACHER_HIDDEN not in micro_batch.keys():
             return None
         method = self.full_vocabulary
-        teacher_hidden = micro_batch["teacher_hidden"][mask].index_select(0, tokens)
+        teacher_hidden = micro_batch[TEACHER_HIDDEN][mask].index_select(0, tokens)
         per_row = {
             name: micro_batch[name].unsqueeze(1).expand_as(mask)[mask].index_select(0, tokens)
             for name in ("correct", "group_correct_frac")
@@ -232,7 +233,7 @@ def candidates_of(micro_batch: TensorDict) -> torch.Tensor | None:
     keys = micro_batch.keys()
     student, teacher = (
         micro_batch[key].long() if key in keys else None
-        for key in ("student_top_ids", "teacher_top_ids")
+        for key in (STUDENT_TOP_IDS, TEACHER_TOP_IDS)
     )
     return candidate_ids(strategy, student, teacher)
 

@@ -12,6 +12,13 @@ TAIL_BUCKET                     bool    opdvr.tail_bucket
 FULL_VOCABULARY                 one:none|reverse_kl|forward_kl|jensen_shannon  opdvr.full_vocabulary
 TEMPERATURE                     real    actor_rollout_ref.rollout.temperature
 TEACHER_TEMPERATURE             real    opdvr.teacher_temperature
+TEACHER_ENGINE                  one:fsdp|vllm|server  opdvr.teacher_engine
+TEACHER_URLS                    text    opdvr.teacher_urls
+TEACHER_DEVICES                 int>=0  opdvr.teacher_devices
+TEACHER_PARALLEL_SIZE           int>=1  opdvr.teacher_parallel_size
+TEACHER_TIMEOUT                 real    opdvr.teacher_timeout
+TEACHER_PATIENCE                real    opdvr.teacher_patience
+TEACHER_MAX_IN_FLIGHT           int>=1  opdvr.teacher_max_in_flight
 CORRECTNESS_GATED               bool    opdvr.correctness_gated
 CORRECTNESS_THRESHOLD           real    opdvr.correctness_threshold
 CORRECTNESS_GATED_MODE          one:default|inverse|none|soft|margin|leaky|mixed|rescue  opdvr.correctness_gated_mode

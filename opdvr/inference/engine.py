@@ -28,7 +28,7 @@ class Engine:
 
         self._sampling = sampling
         self._tokenizer = AutoTokenizer.from_pretrained(settings.model)
-        arguments = _engine_arguments(settings, len(self._tokenizer))
+        arguments = engine_arguments(settings) | _within(settings, len(self._tokenizer))
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         self._waiting: dict[str, Request] = {}
         self._count = 0
@@ -87,8 +87,8 @@ class Engine:
         return finished
 
 
-def _engine_arguments(settings: EngineSettings, tokens: int) -> dict[str, Any]:
-    """vLLM's engine arguments for a model whose tokenizer has `tokens` tokens."""
+def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
+    """vLLM's engine arguments."""
     config = _text_config(settings.model)
     arguments: dict[str, Any] = {
         "model": settings.model,
@@ -102,11 +102,6 @@ def _engine_arguments(settings: EngineSettings, tokens: int) -> dict[str, Any]:
     if settings.tensor_parallel > 1:
         # Inside a Ray actor vLLM would otherwise start Ray workers of its own.
         arguments["distributed_executor_backend"] = "mp"
-    if config.vocab_size > tokens:
-        from opdvr.inference.vocabulary import TOKENS_KEY, WithinTokenizer
-
-        arguments["logits_processors"] = [WithinTokenizer]
-        arguments["additional_config"] = {TOKENS_KEY: tokens}
     if settings.device == "cpu":
         arguments |= {
             "enforce_eager": True,
@@ -118,6 +113,15 @@ def _engine_arguments(settings: EngineSettings, tokens: int) -> dict[str, Any]:
             "num_gpu_blocks_override": _cpu_blocks(settings, config),
         }
     return arguments
+
+
+def _within(settings: EngineSettings, tokens: int) -> dict[str, Any]:
+    """Further arguments that keep samples within the tokenizer's `tokens` tokens."""
+    if _text_config(settings.model).vocab_size <= tokens:
+        return {}
+    from opdvr.inference.vocabulary import TOKENS_KEY, WithinTokenizer
+
+    return {"logits_processors": [WithinTokenizer], "additional_config": {TOKENS_KEY: tokens}}
 
 
 def _text_config(model: str) -> Any:  # noqa: ANN401

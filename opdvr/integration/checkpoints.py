@@ -142,3 +142,14 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+
+class Position:
+    """In a data loader's place for a checkpoint: its position as it was earlier."""
+
+    def __init__(self, state: dict):
+        self._state = state
+
+    def state_dict(self) -> dict:
+        """As the data loader's."""
+        return self._state

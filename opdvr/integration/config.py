@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration.options import OWN_VERIFIER, OpdvrOptions, translate_published_names
 from opdvr.integration.runs import interrupted_run
+from opdvr.integration.teacher_settings import choose_teacher
 from opdvr.verifier.custom import split_name
 from opdvr.verifier.extract import BOXED
 
@@ -50,6 +51,7 @@ def compose(overrides: list[str]) -> DictConfig:
         _fill_names(config, overrides)
         _choose_attention(config)
         _choose_student_logprobs(config, options)
+        choose_teacher(config, options)
         _choose_verifier(config, options)
         _make_paths_absolute(config)
     OmegaConf.resolve(config)

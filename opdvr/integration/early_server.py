@@ -17,6 +17,7 @@ SERVER_METHODS = (
     "launch_server",
     "generate",
     "generate_batch",
+    "hand_responses_to",
     "wake_up",
     "sleep",
     "wait_for_requests_to_drain",

@@ -18,7 +18,9 @@ from opdvr.integration import runs
 from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
+from opdvr.integration.teacher_settings import loads_weights
 from opdvr.integration.terminal import output_in_log, say, stage
+from opdvr.teacher.engines import TeacherError
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
@@ -66,7 +68,7 @@ def train(config: DictConfig) -> None:
 def check_named(config: DictConfig) -> None:
     """A teacher that was never named, a cluster that was never joined: known without a look."""
     teacher = str(config.reward_model.model.path)
-    if distills(config) and teacher == UNNAMED_TEACHER and not Path(teacher).exists():
+    if loads_weights(config) and teacher == UNNAMED_TEACHER and not Path(teacher).exists():
         raise ValueError(
             "REWARD_MODEL_PATH (reward_model.model.path) is not set: name the teacher's folder or "
             "hub name, or run grpo.sh, which has none"
@@ -251,6 +253,9 @@ def main(arguments: list[str]) -> int:
         from opdvr.integration.finish import report
 
         report(config)
+    except TeacherError as error:
+        print(f"opdvr: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         steps = complete_steps(folder)
         say(f"opdvr: interrupted; the same command goes on from step {steps[-1] if steps else 0}")

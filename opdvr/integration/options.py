@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from opdvr.teacher import ENGINES
 from opdvr.verifier.custom import OWN as OWN_VERIFIER
 from opdvr.verifier.extract import ANSWER_FORMS, BOXED
 
@@ -60,6 +61,15 @@ class OpdvrOptions:
             candidates; single forward only, and the teacher's last hidden states travel.
         gate_temperature, gate_margin, gate_floor: of the gates soft, margin and leaky.
         teacher_temperature: divides the teacher's logits.
+        teacher_engine: what computes the teacher's log-probs, a key of `opdvr.teacher.ENGINES`:
+            fsdp (beside the student, or on verl's own pool), vllm (engines of ours) or server.
+        teacher_urls: of running servers, comma-separated, or data_source=url pairs.
+        teacher_devices: GPUs (on the CPU: engines) of the teacher's own with vllm; 0 shares the
+            rollout's, taking turns. reward_model.enable_resource_pool sets it too.
+        teacher_parallel_size: devices that one vllm engine spreads over.
+        teacher_timeout: seconds that one request to a server may take.
+        teacher_patience: seconds to wait for a lost server before the run stops.
+        teacher_max_in_flight: requests under way at once to one server.
         teacher_entropy: also report `teacher/entropy` (nats), at the cost of one more pass over
             each chunk of logits.
         student_logprobs: where log pi_student in the reward comes from. `update`: the update's own
@@ -102,6 +112,13 @@ class OpdvrOptions:
     gate_margin: float = 0.1
     gate_floor: float = 0.1
     teacher_temperature: float = 1.0
+    teacher_engine: str = "fsdp"
+    teacher_urls: str = ""
+    teacher_devices: int = 0
+    teacher_parallel_size: int = 1
+    teacher_timeout: float = 600.0
+    teacher_patience: float = 600.0
+    teacher_max_in_flight: int = 64
     teacher_entropy: bool = True
     student_logprobs: str = "auto"
     log_entropy: bool = True
@@ -133,12 +150,18 @@ class OpdvrOptions:
             "REWARD_WEIGHT_MODE", "reward_weight_mode", self.reward_weight_mode, REWARD_WEIGHT_MODES
         )
         _one_of("FULL_VOCABULARY", "full_vocabulary", self.full_vocabulary, FULL_VOCABULARY)
+        _one_of("TEACHER_ENGINE", "teacher_engine", self.teacher_engine, tuple(ENGINES))
         _one_of("ANSWER_FORMS", "answer_forms", self.answer_forms, ANSWER_FORMS)
         _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
         _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
         _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)
         for variable, name, least in (
             ("TEACHER_TEMPERATURE", "teacher_temperature", 1e-6),
+            ("TEACHER_DEVICES", "teacher_devices", 0),
+            ("TEACHER_PARALLEL_SIZE", "teacher_parallel_size", 1),
+            ("TEACHER_TIMEOUT", "teacher_timeout", 1e-3),
+            ("TEACHER_PATIENCE", "teacher_patience", 0),
+            ("TEACHER_MAX_IN_FLIGHT", "teacher_max_in_flight", 1),
             ("HEAD_CHUNK_TOKENS", "head_chunk_tokens", 1),
             ("PARALLEL_SIZE", "parallel_size", 1),
             ("LOG_PROB_TOP_K", "log_prob_top_k", 0),

@@ -14,6 +14,7 @@ from opdvr.data.wording import how_many
 from opdvr.integration.config import OWN_VERIFIER_PATH
 from opdvr.integration.preflight_models import check_models
 from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
+from opdvr.integration.teacher_settings import has_own_engine
 from opdvr.verifier.extract import BOXED
 
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
@@ -144,7 +145,7 @@ def check_token_budgets(config: DictConfig) -> None:
             student_ranks,
         ),
         (
-            teacher.enable and teacher.use_dynamic_bsz,
+            teacher.enable and not has_own_engine(config) and teacher.use_dynamic_bsz,
             f"{log_prob} (reward_model.forward_max_token_len_per_gpu)",
             teacher.forward_max_token_len_per_gpu,
             teacher.ulysses_sequence_parallel_size,
@@ -164,7 +165,7 @@ def check_token_budgets(config: DictConfig) -> None:
 def check_packing(config: DictConfig) -> None:
     """verl's model engine masks attention by the response mask unless rows are packed."""
     models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
-    if config.reward_model.enable:
+    if config.reward_model.enable and not has_own_engine(config):
         models["reward_model.model"] = config.reward_model.model
     for option, model in models.items():
         if not model.use_remove_padding:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from opdvr.integration.teacher_settings import loads_weights
 from opdvr.integration.vocabulary import read_json, read_vocabulary
 
 _TRUE = {"1", "true", "yes", "on"}
@@ -28,7 +29,7 @@ class ModelOption:
 
 
 def check_models(config: DictConfig) -> list[str]:
-    """Folders, vocabularies and context lengths of the student and, if there is one, the teacher.
+    """Folders, vocabularies and context lengths of the student and, if it is loaded, the teacher.
 
     Returns:
         Warnings, one line each. Models that are neither a folder nor in the hub's cache are left to
@@ -44,7 +45,7 @@ def check_models(config: DictConfig) -> list[str]:
         config.actor_rollout_ref.model.path,
     )
     models = [student]
-    if config.reward_model.enable:
+    if loads_weights(config):
         path = config.reward_model.model.path
         models.append(ModelOption("teacher", "REWARD_MODEL_PATH", "reward_model.model.path", path))
     warnings, folders = [], []

@@ -17,7 +17,10 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorkerBase
 from verl.workers.rollout.replica import get_rollout_replica_class
 
+from opdvr.integration.feed import TEACHER_KEYS, TEACHER_PLACES
 from opdvr.integration.platform import import_verl_without_the_harmony_vocabulary
+from opdvr.integration.signal import sample_names
+from opdvr.integration.teacher_settings import has_own_engine
 from opdvr.integration.terminal import stage
 
 SINGLE_TURN = "single_turn_agent"
@@ -46,9 +49,12 @@ class BatchAgentLoopWorker(AgentLoopWorkerBase):
         servers = self.server_manager.server_handles
         chunks = np.array_split(np.arange(len(prompts)), len(servers))
         parameters = self._sampling_parameters(validate, response_width)
+        rows = _names(batch) if not validate and has_own_engine(self.config) else None
         parts = await asyncio.gather(
             *(
-                server.generate_batch.remote([prompts[i] for i in chunk], parameters)
+                server.generate_batch.remote(
+                    [prompts[i] for i in chunk], parameters, rows and [rows[i] for i in chunk]
+                )
                 for server, chunk in zip(servers, chunks, strict=True)
                 if len(chunk)
             )
@@ -93,6 +99,13 @@ class BatchAgentLoopWorker(AgentLoopWorkerBase):
         return [known[key] for key in keys]
 
 
+def _names(batch: DataProto) -> list[tuple[str, str]]:
+    """(data_source, what messages call it) of each row."""
+    sources = batch.non_tensor_batch["data_source"]
+    names = sample_names(batch)
+    return [(str(source), name) for source, name in zip(sources, names, strict=True)]
+
+
 def _assemble(
     prompts: list[list[int]],
     parts: list[dict[str, np.ndarray]],
@@ -134,6 +147,9 @@ def _assemble(
         "rollout_log_probs": rollout_logprobs,
         "truncated": np.concatenate([part["finish"] for part in parts]) == FINISH_LENGTH,
     }
+    for key in (TEACHER_KEYS, TEACHER_PLACES):  # only where responses went to a teacher
+        if key in parts[0]:
+            tensors[key] = np.concatenate([part[key] for part in parts])
     return DataProto(
         batch=TensorDict({k: torch.from_numpy(v) for k, v in tensors.items()}, batch_size=rows),
         non_tensor_batch={"__num_turns__": np.full(rows, 2, dtype=np.int32)},

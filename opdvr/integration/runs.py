@@ -11,6 +11,7 @@ from typing import TextIO
 
 from opdvr.integration.checkpoints import complete_steps, write_atomically
 from opdvr.report.lock import lock_folder
+from opdvr.report.redact import redact_command
 
 RECORD = "run.json"  # what the run was started with, and whether it has finished
 LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees it on any death
@@ -69,7 +70,8 @@ def hold(folder: Path) -> TextIO:
 
 def record(folder: Path, overrides: list[str], finished: bool) -> None:
     """Write down what the run was started with, and whether it has finished."""
-    content = {"command": fingerprint(overrides), "overrides": overrides, "finished": finished}
+    shown = redact_command(overrides)  # an address may hold a password
+    content = {"command": fingerprint(overrides), "overrides": shown, "finished": finished}
     write_atomically(folder / RECORD, json.dumps(content, indent=2, ensure_ascii=False))
 
 

@@ -108,7 +108,11 @@ class Scorer:
         batch.batch.update(top)
         if STUDENT_TOP_IDS in top:
             keys.append(STUDENT_TOP_IDS)
-        request = batch.select(batch_keys=keys, non_tensor_batch_keys=[])
+        # Engines of our own read more than verl's worker groups, which would be sent it.
+        more, row_keys = getattr(self.teacher, "reads", ((), ()))
+        keys += [key for key in more if key in batch.batch.keys()]
+        rows = [key for key in row_keys if key in batch.non_tensor_batch]
+        request = batch.select(batch_keys=keys, non_tensor_batch_keys=rows)
         request.meta_info = {
             "top_k": self.plan.teacher_top_k,
             "vocabulary": self._vocabulary(),
@@ -161,7 +165,7 @@ class Scorer:
         return None if self.plan.spec.samples_only else self.vocabulary
 
     def _require_finite(self, output: DataProto, batch: DataProto) -> None:
-        names = [f"extra_info.index {index}" for index in signal.sample_indices(batch)]
+        names = signal.sample_names(batch)
         mask = batch.batch["response_mask"].bool()
         require_finite(output.batch["teacher_log_probs"], mask, "teacher log-prob", names)
         for key in (TEACHER_TOP_LOG_PROBS, TEACHER_AT_STUDENT, TEACHER_HIDDEN):

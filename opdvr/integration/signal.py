@@ -162,7 +162,7 @@ def response_metrics(batch: DataProto, signal: Signal) -> dict[str, float]:
 def sample_indices(batch: DataProto) -> list[int]:
     """The data file's own row numbers (extra_info.index), else rows of the batch."""
     extras = batch.non_tensor_batch.get("extra_info")
-    rows = range(len(batch.batch))
+    rows = range(len(batch))
     if extras is None:
         return list(rows)
     return [
@@ -171,3 +171,8 @@ def sample_indices(batch: DataProto) -> list[int]:
         else row
         for row, extra in zip(rows, extras, strict=True)
     ]
+
+
+def sample_names(batch: DataProto) -> list[str]:
+    """What messages call each row."""
+    return [f"extra_info.index {index}" for index in sample_indices(batch)]

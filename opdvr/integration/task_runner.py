@@ -9,6 +9,7 @@ from verl.single_controller.ray import RayResourcePool
 from verl.trainer.ppo.ray_trainer import ResourcePoolManager, Role
 
 from opdvr.integration.platform import unpad_without_flash_attn
+from opdvr.integration.teacher_settings import has_own_engine
 from opdvr.integration.terminal import show_own_warnings, stage
 from opdvr.integration.trainer import OpdvrTrainer
 
@@ -44,7 +45,7 @@ class OpdvrTaskRunner(main_ppo.TaskRunner):
 
     def add_reward_model_worker(self, config: DictConfig) -> None:
         """The teacher, in the reward model's place."""
-        if not config.reward_model.enable:
+        if not config.reward_model.enable or has_own_engine(config):
             return
         from opdvr.integration.workers import TeacherWorker
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from dataclasses import replace
@@ -22,14 +23,21 @@ from opdvr.integration.loss import SUMS, ForwardLoss
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.prompts import refuse_long_prompts, refuse_too_few
 from opdvr.integration.reward_manager import verifier_failures
+from opdvr.integration.teacher import TeacherPool
+from opdvr.integration.teacher_settings import has_own_engine, teacher_wanted
 from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
+from opdvr.integration.truncation import end_tokens, truncated_responses
+from opdvr.teacher.engines import TeacherError
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
 
 
 class OpdvrTrainer(RayPPOTrainer):
     """One step: generate, ask the teacher, ask the verifier, update. See docs/verl.md."""
+
+    teacher_pool: TeacherPool | None = None  # engines outside verl's worker groups
+    data_state: dict | None = None  # position in the data after the last complete step
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
@@ -74,15 +82,28 @@ class OpdvrTrainer(RayPPOTrainer):
         """verl's, then our loss and the slim teacher."""
         models = "student and teacher" if self.spec.distill else "the student"
         stage(f"starting workers, loading {models}")
-        super().init_workers()
-        stage("ready")
         mode = self.options.student_logprobs
         passes = scoring.plan(self.spec, mode, self.options.top_k_overlap)
+        if self.spec.distill and has_own_engine(self.config):
+            wanted = teacher_wanted(self.options, passes, self._vocabulary)
+            self.teacher_pool = TeacherPool(self.config, wanted)
+            self.teacher_pool.start_on_own_devices()  # it loads while verl's workers do
+        super().init_workers()
+        if self.teacher_pool is not None:
+            stage("waiting for the teacher's engine")
+            self.teacher_pool.join(
+                self.resource_pool_manager.resource_pool_dict.values(),
+                self.async_rollout_manager.server_handles,
+                student_first=passes.student_first,
+            )
+            self.use_rm = True  # fit then asks rm_wg
+        stage("ready")
         say(passes.describe())
         if self.spec.distill:
             temperature = self.config.actor_rollout_ref.rollout.temperature
+            teacher = self.teacher_pool or self.rm_wg
             self.scorer = self.rm_wg = scoring.Scorer(
-                passes, self.actor_rollout_wg, self.rm_wg, self._vocabulary, temperature
+                passes, self.actor_rollout_wg, teacher, self._vocabulary, temperature
             )
         if mode != "recompute" or not self.spec.samples_only:
             self.actor_rollout_wg.set_loss_fn(ForwardLoss(self.spec, mode))
@@ -101,7 +122,10 @@ class OpdvrTrainer(RayPPOTrainer):
     def fit(self) -> None:
         """verl's loop, its log lines going through the run folder."""
         with logging_to_run_folder(self):
-            super().fit()
+            try:
+                super().fit()
+            except TeacherError as error:
+                raise type(error)(f"{error}; {self._save_after_last_step()}") from error
 
     # ---- one step, in fit's order -----------------------------------------------------------
 
@@ -141,24 +165,10 @@ class OpdvrTrainer(RayPPOTrainer):
             )
 
     def _truncated(self, batch: DataProto) -> torch.Tensor:
-        """[B] bool: cut at a limit, by the finish reason or, without one, the missing end."""
-        if "truncated" not in batch.batch.keys():
-            responses = batch.batch["responses"]
-            lengths = batch.batch["attention_mask"][:, -responses.shape[1] :].sum(-1)
-            last = responses.gather(1, (lengths - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-            ends = torch.tensor(sorted(self._end_tokens()))
-            batch.batch["truncated"] = ~torch.isin(last, ends) | (lengths == 0)
-        return batch.batch["truncated"]
+        return truncated_responses(batch, self._end_tokens)
 
     def _end_tokens(self) -> set[int]:
-        from verl.utils.model import get_generation_config
-
-        ends = {self.tokenizer.eos_token_id}
-        generation = get_generation_config(self.config.actor_rollout_ref.model.path)
-        configured = getattr(generation, "eos_token_id", None)
-        if configured is not None:
-            ends |= set(configured) if isinstance(configured, list) else {configured}
-        return {token for token in ends if token is not None}
+        return end_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
         """verl's pass where log-probs are recomputed; else the rollout's values stand in.
@@ -220,6 +230,10 @@ class OpdvrTrainer(RayPPOTrainer):
         real["verifier/seconds"] = self.verifier_seconds
         if self.scorer is not None:
             real |= self.scorer.metrics()
+        if self.teacher_pool is not None:
+            real |= self.teacher_pool.metrics()
+            real["opd/engine_floor"] = real["opd/rollout_logprob_diff_mean"]
+            self.data_state = copy.deepcopy(self.train_dataloader.state_dict())
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
             value = real.get(f"critic/advantages/{name}")
@@ -260,6 +274,23 @@ class OpdvrTrainer(RayPPOTrainer):
         self.config.trainer.max_actor_ckpt_to_keep = keep
         checkpoints.mark_complete(self.run_folder, self.global_steps, self._data)
         checkpoints.remove_old(self.run_folder, keep)
+
+    def _save_after_last_step(self) -> str:
+        """Save what the last complete step left, from within the step after it; says what it did.
+
+        The rows of the step under way are to come again, so the position in the data is that of
+        the last update.
+        """
+        step = self.global_steps - 1
+        if self.data_state is None:
+            return f"no step was done since step {self.resumed_from or 0}, so nothing is lost"
+        if step not in checkpoints.complete_steps(self.run_folder):
+            position = checkpoints.Position(self.data_state)
+            loader, self.train_dataloader = self.train_dataloader, position
+            self.global_steps = step
+            self._save_checkpoint()
+            self.global_steps, self.train_dataloader = step + 1, loader
+        return f"the state after step {step} is saved, and the same command goes on from there"
 
     def _state_dtype(self) -> None:
         """verl writes bfloat16 into the saved model's config whatever the run computed in."""

@@ -11,6 +11,7 @@ import numpy as np
 import ray
 
 from opdvr.integration.early_server import ServerClass
+from opdvr.integration.feed import TEACHER_KEYS, TEACHER_PLACES, TeacherFeed
 from opdvr.integration.platform import import_verl_without_the_harmony_vocabulary
 
 import_verl_without_the_harmony_vocabulary()
@@ -29,33 +30,52 @@ FINISH_CODES = {"stop": 0, "length": 1, "abort": 2}
 class BatchServer(vLLMHttpServerBase):
     """Adds `generate_batch` to verl's server."""
 
+    _teacher_services: tuple[Any, ...] = ()
+
+    async def hand_responses_to(self, services: list[Any]) -> None:
+        """From now on the responses of training batches go to these as they finish."""
+        self._teacher_services = tuple(services)
+
     async def generate_batch(
-        self, prompts: list[list[int]], sampling: dict[str, Any]
+        self,
+        prompts: list[list[int]],
+        sampling: dict[str, Any],
+        rows: list[tuple[str, str]] | None = None,
     ) -> dict[str, np.ndarray]:
         """Sample one response a prompt.
 
+        rows: (data_source, what messages call it) of each prompt, where the teacher is to score
+            the responses.
+
         Returns packed arrays: token_ids [sum of lengths] int64, logprobs [sum] float32 (nats, of
         the sampled token at the sampling temperature), lengths [B] int64, finish [B] int8
-        (FINISH_CODES), seconds [B] float32 from call to end.
+        (FINISH_CODES), seconds [B] float32 from call to end, and of the responses handed to the
+        teacher teacher_keys, teacher_places [B] int64 (NOWHERE where none took it).
 
         Raises:
             RuntimeError: the engine aborted a request, or returned another number of log-probs.
         """
         started = time.perf_counter()
-        results = await asyncio.gather(
-            *(
-                self._generate_one(row, prompt, sampling, started)
-                for row, prompt in enumerate(prompts)
-            )
-        )
-        ids, logprobs, finish, seconds = zip(*results, strict=True)
-        return {
+        feed = TeacherFeed(self._teacher_services) if rows and self._teacher_services else None
+
+        async def generate(row: int, prompt: list[int]) -> tuple:
+            result = await self._generate_one(row, prompt, sampling, started)
+            key = 0 if feed is None else feed.add(prompt, result[0], *rows[row])
+            return *result, key
+
+        results = await asyncio.gather(*(generate(row, p) for row, p in enumerate(prompts)))
+        ids, logprobs, finish, seconds, keys = zip(*results, strict=True)
+        packed = {
             "token_ids": np.concatenate([np.asarray(row, dtype=np.int64) for row in ids]),
             "logprobs": np.concatenate([np.asarray(row, dtype=np.float32) for row in logprobs]),
             "lengths": np.array([len(row) for row in ids], dtype=np.int64),
             "finish": np.array(finish, dtype=np.int8),
             "seconds": np.array(seconds, dtype=np.float32),
         }
+        if feed is not None:
+            packed[TEACHER_KEYS] = np.array(keys, dtype=np.int64)
+            packed[TEACHER_PLACES] = await feed.places(keys)
+        return packed
 
     async def _generate_one(
         self, row: int, prompt: list[int], sampling: dict[str, Any], started: float

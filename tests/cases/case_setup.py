@@ -153,7 +153,7 @@ class Server:
         self.asked = []
         self.generate_batch = SimpleNamespace(remote=self._generate)
 
-    async def _generate(self, prompts, parameters):
+    async def _generate(self, prompts, parameters, rows):
         self.asked.append((prompts, parameters))
         return part([self._answer(prompt) for prompt in prompts])
 
@@ -177,6 +177,7 @@ def make_worker(servers, response_length=6, max_val_response_length=None):
             },
             "data": {"apply_chat_template_kwargs": {"enable_thinking": False}},
             "opdvr": {"max_val_response_length": max_val_response_length},
+            "reward_model": {"enable": False},
         }
     )
     worker.processor, worker.tokenizer = None, Letters()

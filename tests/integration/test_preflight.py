@@ -94,6 +94,7 @@ def config(tmp_path):
                 "max_val_response_length": None,
                 "parallel_size": 1,
                 "answer_forms": "boxed",
+                "teacher_engine": "fsdp",
             },
         }
     )

@@ -8,6 +8,7 @@ from opdvr.core.advantages import ESTIMATORS
 from opdvr.core.gates import GATES
 from opdvr.integration import options
 from opdvr.integration.config import compose, method_name
+from opdvr.teacher import ENGINES
 
 MACHINES = {
     "cpu and embedded task": {"OPDVR_DEVICE": "cpu"},
@@ -53,6 +54,7 @@ def test_every_knob_reaches_its_option(launch, tmp_path):
     }
     by_name |= {"STUDENT_LOGPROBS": "recompute", "ADV_ESTIMATOR": "token_reward_direct_plus_grpo"}
     by_name |= {"VERIFIER": "mine.py:grade", "ANSWER_FORMS": "boxed"}
+    by_name |= {"TEACHER_ENGINE": "vllm", "TEACHER_URLS": ""}  # addresses: the test below
     chosen = {}
     for variable, kind, _ in knob_lines():
         last_choice = "3" if kind.startswith("int") else kind.removeprefix("one:").split("|")[-1]
@@ -61,6 +63,12 @@ def test_every_knob_reaches_its_option(launch, tmp_path):
     for variable, _, option in knob_lines():
         arrived = OmegaConf.select(config, option, throw_on_missing=True)
         assert str(arrived) == chosen[variable], (variable, option)
+
+
+def test_addresses_of_teachers_reach_their_option(launch):
+    urls = "AIME24=http://[::1]:8000,http://user:it's@host:8001/v1"
+    command = launch("opdvr.sh", TEACHER_ENGINE="server", TEACHER_URLS=urls)
+    assert compose(command.overrides).opdvr.teacher_urls == urls
 
 
 def test_the_shell_and_python_know_the_same_names():
@@ -72,6 +80,7 @@ def test_the_shell_and_python_know_the_same_names():
         "TRUNCATED_RESPONSES": options.TRUNCATED_RESPONSES,
         "STUDENT_LOGPROBS": options.STUDENT_LOGPROBS,
         "ANSWER_FORMS": options.ANSWER_FORMS,
+        "TEACHER_ENGINE": ENGINES,
         "MODEL_DTYPE": options.MODEL_DTYPES,
         "ADV_ESTIMATOR": ESTIMATORS,
         "DEMO_STUDENT": options.DEMO_STUDENTS,

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import head, hostile, step, teacher, topk, verifier
+from benchmarks import engine, head, hostile, peers, step, teacher, topk, verifier
 from benchmarks.measure import note, table
 
 BENCHMARKS = {
     "head": head,
     "teacher": teacher,
+    "engine": engine,
     "step": step,
+    "peers": peers,
     "topk": topk,
     "verifier": verifier,
     "hostile": hostile,

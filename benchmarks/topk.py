@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,20 +26,12 @@ from benchmarks.measure import (
     phase_of,
     time_results,
 )
+from benchmarks.random_model import Shape, write_random_model
 
 WARM_UP_ROUNDS = 1
 SCORING, UPDATE = "scoring passes", "update"
 SAMPLED = "K=0"
 PROMPT_WIDTH = 32
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of both models."""
-
-    vocabulary: int
-    hidden: int
-    layers: int
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +62,7 @@ def run(options: argparse.Namespace) -> list[Result]:
     verl_workers.start_process(None)
     micro_batches = verl_workers.MicroBatches(rows=options.rows)
     with tempfile.TemporaryDirectory() as folder:
-        student, teacher_folder = (_write_model(Path(folder), name, shape) for name in "st")
+        student, teacher_folder = (write_random_model(Path(folder), name, shape) for name in "st")
         teacher = verl_workers.training_worker(teacher_folder, micro_batches, forward_only=True)
         sides = {
             name: _side(spec, student, teacher, micro_batches, batch, shape.vocabulary)
@@ -130,28 +121,6 @@ def _side(
         return watch.seconds
 
     return step
-
-
-def _write_model(folder: Path, name: str, shape: Shape) -> str:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(ord(name))
-    config = Qwen3Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=3 * shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.hidden // 64,
-        num_key_value_heads=max(1, shape.hidden // 128),
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        eos_token_id=1,
-        pad_token_id=0,
-        bos_token_id=None,
-    )
-    Qwen3ForCausalLM(config).float().save_pretrained(folder / name)
-    return str(folder / name)
 
 
 def _batch(rows: int, response_width: int, vocabulary: int) -> dict[str, torch.Tensor]:

@@ -118,8 +118,9 @@ def training_worker(
     micro_batches: MicroBatches,
     forward_only: bool = False,
     engine: type = ScoringEngine,
+    dtype: str = "float32",
 ) -> verl_workers.TrainingWorker:
-    """An initialised worker on `engine`, in float32."""
+    """An initialised worker on `engine`."""
     engines = EngineRegistry._engines["language_model"]["fsdp2"]
     config = TrainingWorkerConfig(
         model_type="language_model",
@@ -133,8 +134,8 @@ def training_worker(
         engine_config=(TeacherEngineConfig if forward_only else FSDPEngineConfig)(
             strategy="fsdp2",
             forward_only=forward_only,
-            model_dtype="fp32",
-            mixed_precision=FLOAT32,
+            model_dtype=dtype,
+            mixed_precision=FLOAT32 | {"param_dtype": dtype},
             use_torch_compile=False,
             **micro_batches.options(),
         ),

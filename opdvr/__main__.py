@@ -10,6 +10,7 @@ COMMANDS = {
     "train": ("opdvr.integration.launch", "train; Hydra overrides key=value, see README.md"),
     "data": ("opdvr.data.command", "build, check and show data sets"),
     "eval": ("opdvr.eval.command", "sample from a model, score it, compare two evaluations"),
+    "teacher": ("opdvr.teacher.command", "serve a teacher to runs on this or other machines"),
 }
 
 

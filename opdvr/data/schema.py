@@ -34,12 +34,14 @@ class DataReport:
         files: the local files that were read.
         rows: rows in all files together.
         prompts: the distinct prompts (the text of their messages), over all files.
+        sources: the data source names of all rows; "None" for a row without one.
         warnings: one line each; nothing in them stops a run.
     """
 
     files: list[str] = field(default_factory=list)
     rows: int = 0
     prompts: pa.Array = field(default_factory=lambda: pa.array([], pa.string()))
+    sources: set[str] = field(default_factory=set)
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -90,6 +92,7 @@ def check_files(
         if own_verifier:
             report.warnings += _row_warnings(table[reward_fn_key], where, reward_fn_key)
             report.warnings += _form_warnings(prompts, where) if boxes_only else []
+        report.sources |= set(map(str, pc.unique(table[reward_fn_key]).to_pylist()))
         texts.append(prompts)
         schemas.append((file, schema))
         report.files.append(file)

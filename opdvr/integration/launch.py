@@ -18,13 +18,12 @@ from opdvr.integration import runs
 from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
-from opdvr.integration.teacher_settings import loads_weights
+from opdvr.integration.teacher_settings import UNNAMED_TEACHER, loads_weights
 from opdvr.integration.terminal import output_in_log, say, stage
 from opdvr.teacher.engines import TeacherError
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
-UNNAMED_TEACHER = "Qwen3-4B-RL"  # the published name of a model that has no public address
 RESUME_MODES = ("auto", "disable", "resume_path")
 DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"

@@ -12,9 +12,11 @@ from omegaconf import DictConfig
 from opdvr.data.schema import check_files, overlap_warning
 from opdvr.data.wording import how_many
 from opdvr.integration.config import OWN_VERIFIER_PATH
-from opdvr.integration.preflight_models import check_models
+from opdvr.integration.preflight_models import ModelOption, check_models, find_model
 from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
-from opdvr.integration.teacher_settings import has_own_engine
+from opdvr.integration.teacher_settings import has_own_engine, teacher_settings
+from opdvr.integration.vocabulary import read_vocabulary
+from opdvr.teacher.engines import Wanted
 from opdvr.verifier.extract import BOXED
 
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
@@ -51,7 +53,10 @@ def run_preflight(config: DictConfig) -> list[str]:
     check_packing(config)
     warnings = list(check_sampling(config))
     warnings += check_models(config)
-    warnings += check_data(config)
+    data_warnings, sources = check_data(config)
+    warnings += data_warnings
+    if config.reward_model.enable and config.opdvr.teacher_engine == "server":
+        warnings += check_teacher_servers(config, sources)
     return warnings
 
 
@@ -205,8 +210,12 @@ def check_sampling(config: DictConfig) -> Iterator[str]:
         )
 
 
-def check_data(config: DictConfig) -> list[str]:
-    """Columns, prompts and gold answers of both data sets; enough rows; what stands in both."""
+def check_data(config: DictConfig) -> tuple[list[str], set[str]]:
+    """Columns, prompts and gold answers of both data sets; enough rows; what stands in both.
+
+    Returns:
+        Warnings, and the data sources of the training rows (empty where a file is remote).
+    """
     train, test = (
         check_files(
             [files] if isinstance(files, str) else list(files),
@@ -227,7 +236,24 @@ def check_data(config: DictConfig) -> list[str]:
             f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
         )
     overlap = overlap_warning(train, TRAIN_DATASET, test)
-    return train.warnings + test.warnings + ([overlap] if overlap else [])
+    remote = not train.files
+    warnings = train.warnings + test.warnings + ([overlap] if overlap else [])
+    return warnings, set() if remote else train.sources
+
+
+def check_teacher_servers(config: DictConfig, sources: set[str]) -> list[str]:
+    """Every server of TEACHER_URLS answers, with the right model, length and tokenizer."""
+    from opdvr.teacher.server_check import check_servers
+
+    settings, options = teacher_settings(config), config.opdvr
+    student = config.actor_rollout_ref.model
+    source = student.tokenizer_path or student.path
+    folder = find_model(
+        ModelOption("student", "ACTOR_MODEL_PATH", "actor_rollout_ref.model.path", source)
+    )
+    tokens = read_vocabulary(folder) if folder and options.log_prob_top_k else None
+    wanted = Wanted(options.log_prob_top_k, vocabulary=max(tokens) + 1 if tokens else None)
+    return check_servers(settings, wanted, sources, folder, settings.model or None)
 
 
 def _n_gpus(config: DictConfig) -> int:

@@ -49,7 +49,9 @@ class BatchAgentLoopWorker(AgentLoopWorkerBase):
         servers = self.server_manager.server_handles
         chunks = np.array_split(np.arange(len(prompts)), len(servers))
         parameters = self._sampling_parameters(validate, response_width)
-        rows = _names(batch) if not validate and has_own_engine(self.config) else None
+        rows = None
+        if not validate and has_own_engine(self.config):
+            rows = _names(batch, self.config.data.reward_fn_key)
         parts = await asyncio.gather(
             *(
                 server.generate_batch.remote(
@@ -99,9 +101,9 @@ class BatchAgentLoopWorker(AgentLoopWorkerBase):
         return [known[key] for key in keys]
 
 
-def _names(batch: DataProto) -> list[tuple[str, str]]:
-    """(data_source, what messages call it) of each row."""
-    sources = batch.non_tensor_batch["data_source"]
+def _names(batch: DataProto, source_key: str) -> list[tuple[str, str]]:
+    """(data source, what messages call it) of each row."""
+    sources = batch.non_tensor_batch[source_key]
     names = sample_names(batch)
     return [(str(source), name) for source, name in zip(sources, names, strict=True)]
 

@@ -30,6 +30,8 @@ from opdvr.integration.terminal import say
 from opdvr.teacher.engines import Sequence, TeacherError, TeacherUnavailable, Wanted
 from opdvr.teacher.service import SERVICE_THREADS, Collected, ScoringService
 
+# While an answer is awaited, so often is asked what there is to say.
+_NEWS_S = 2.0
 _TENSORS = {
     "log_probs": "teacher_log_probs",
     "entropy": "teacher_entropy",
@@ -45,12 +47,12 @@ class TeacherPool:
     A place is the index of an actor; dead ones leave theirs empty.
     """
 
-    # Tensors and columns that `compute_rm_score` reads beside what a worker group reads.
-    reads = ((TEACHER_KEYS, TEACHER_PLACES), ("data_source", "extra_info"))
-
     def __init__(self, config: DictConfig, wanted: Wanted):
         self._engine = config.opdvr.teacher_engine
         self._devices = config.opdvr.teacher_devices
+        self._source_key = config.data.reward_fn_key
+        # Tensors and columns that `compute_rm_score` reads beside what a worker group reads.
+        self.reads = ((TEACHER_KEYS, TEACHER_PLACES), (self._source_key, "extra_info"))
         self._settings, self._wanted = teacher_settings(config), wanted
         self._services: dict[int, Any] = {}
         self._metrics: dict[str, float] = {}
@@ -73,11 +75,10 @@ class TeacherPool:
         """
         if self._settings.shares_devices:
             self._start(pools)
-        try:
-            for service in self._services.values():
-                ray.get(service.ready.remote())
-        except ray.exceptions.RayActorError as error:
-            raise TeacherUnavailable(f"the teacher's engine did not start: {error}") from error
+        started = len(self._services)
+        self._on_all("ready")
+        if len(self._services) < started:
+            raise TeacherUnavailable("an engine of the teacher died while it was loading")
         if self._settings.shares_devices:
             self._on_all("sleep")
             say("the teacher scores after generation, on the same devices")
@@ -120,15 +121,16 @@ class TeacherPool:
         asked = time.perf_counter()
         if self._settings.shares_devices:
             self._on_all("wake")
-        sequences = _sequences(batch)
+        sequences = _sequences(batch, self._source_key)
         places = np.full(len(batch), NOWHERE, dtype=np.int64)
         if TEACHER_PLACES in batch.batch.keys() and STUDENT_TOP_IDS not in batch.batch.keys():
             places = batch.batch[TEACHER_PLACES].numpy().copy()
+        any_early = (places != NOWHERE).any()
         parts = self._gather(sequences, places)
         if self._settings.shares_devices:
             self._on_all("sleep")
         busy_s = sum(part.busy_s for _, part in parts)
-        hidden_s = sum(part.hidden_s for _, part in parts)
+        hidden_s = sum(part.hidden_s for _, part in parts) if any_early else 0.0
         self._metrics = {
             "opd/teacher_wait_seconds": time.perf_counter() - asked,
             "opd/teacher_busy_seconds": busy_s,
@@ -182,8 +184,14 @@ class TeacherPool:
                 self._services[place].submit.remote(group)
 
     def _answer(self, place: int, call: Any) -> Any:  # noqa: ANN401
-        """What a call returns, None if the engine has died; it is not asked again."""
+        """What a call returns, None if the engine has died; it is not asked again.
+
+        Who waits long is told what the engine has to say.
+        """
         try:
+            while not ray.wait([call], timeout=_NEWS_S)[0]:
+                for line in ray.get(self._services[place].news.remote()):
+                    say(f"opdvr: teacher: {line}")
             return ray.get(call)
         except ray.exceptions.RayActorError as error:
             say(f"opdvr: teacher: engine {place} has died, its work goes to the others: {error}")
@@ -195,8 +203,9 @@ class TeacherPool:
             raise
 
     def _on_all(self, method: str) -> None:
-        for place in list(self._services):
-            self._answer(place, getattr(self._services[place], method).remote())
+        calls = {place: getattr(s, method).remote() for place, s in self._services.items()}
+        for place, call in calls.items():
+            self._answer(place, call)
 
     def start_profile(self) -> None:
         """verl profiles its own workers; these are not."""
@@ -205,7 +214,7 @@ class TeacherPool:
         """As start_profile."""
 
 
-def _sequences(batch: DataProto) -> list[Sequence]:
+def _sequences(batch: DataProto, source_key: str) -> list[Sequence]:
     """Each row's own ids without padding, under the key it was handed over by."""
     tensors = batch.batch
     width = tensors["response_mask"].shape[1]
@@ -217,7 +226,7 @@ def _sequences(batch: DataProto) -> list[Sequence]:
         keys = tensors[TEACHER_KEYS].tolist()
     candidates = tensors[STUDENT_TOP_IDS].numpy() if STUDENT_TOP_IDS in tensors.keys() else None
     names = signal.sample_names(batch)
-    sources = batch.non_tensor_batch["data_source"]
+    sources = batch.non_tensor_batch[source_key]
     return [
         Sequence(
             key=key,

@@ -14,6 +14,7 @@ from opdvr.teacher.engines import EngineKind, Secret, TeacherSettings, Wanted
 if TYPE_CHECKING:
     from opdvr.integration.scoring import Plan
 
+UNNAMED_TEACHER = "Qwen3-4B-RL"  # the published name of a model that has no public address
 API_KEY_VARIABLE = "TEACHER_API_KEY"
 # Strategies for which the student names the ids at which it wants the teacher's log-probs.
 OWN_TOP_K_SUFFICES = ("only_tch",)
@@ -46,9 +47,10 @@ def teacher_settings(config: DictConfig) -> TeacherSettings:
     """How the engine is set up."""
     options, model = config.opdvr, config.reward_model.model
     shares = shares_devices(config)
+    named = loads_weights(config) or model.path != UNNAMED_TEACHER
     shared_utilization = config.actor_rollout_ref.rollout.gpu_memory_utilization
     return TeacherSettings(
-        model=str(model.path),
+        model=str(model.path) if named else "",
         device=config.trainer.device,
         dtype=options.model_dtype,
         max_tokens=config.data.max_prompt_length + config.data.max_response_length,

@@ -179,6 +179,24 @@ class TeacherSettings:
     max_in_flight: int = 64
 
 
+_announced: list[str] = []
+
+
+def announce(line: str) -> None:
+    """Something that the person who waits should know: in this process's log, and for the trainer
+    to say when it next asks.
+    """
+    print(f"opdvr: teacher: {line}", flush=True)
+    _announced.append(line)
+
+
+def take_announced() -> list[str]:
+    """What was announced in this process since the last time."""
+    taken = _announced[:]
+    del _announced[: len(taken)]
+    return taken
+
+
 class TeacherError(RuntimeError):
     """The teacher cannot be trusted or reached any more; the run stops, its state saved."""
 

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from opdvr.teacher import ENGINES
-from opdvr.teacher.engines import Scores, Sequence, TeacherError, TeacherSettings, Wanted
+from opdvr.teacher.engines import (
+    Scores,
+    Sequence,
+    TeacherError,
+    TeacherSettings,
+    Wanted,
+    take_announced,
+)
 
 # Fields of Scores that travel packed, rows of all sequences one after the other.
 SCORE_FIELDS = ("log_probs", "entropy", "top_ids", "top_log_probs", "candidate_log_probs")
@@ -76,10 +83,18 @@ class ScoringService:
         self._failure: BaseException | None = None
         module, name = ENGINES[engine].factory.split(":")
         factory = getattr(importlib.import_module(module), name)
-        self._engine = factory(settings, wanted, self._done, self._failed)
+        try:
+            self._engine = factory(settings, wanted, self._done, self._failed)
+        except Exception as error:  # raised by `ready`: out of here Ray would bury it in its own
+            self._failed(error)
 
     def ready(self) -> None:
-        """Returns once the engine is there (a Ray actor answers when it is constructed)."""
+        """Returns once the engine is there.
+
+        Raises:
+            TeacherError: it did not come up, as it says why.
+        """
+        self._require_alive()
 
     def submit(self, sequences: list[Sequence]) -> None:
         """Take on more work and return.
@@ -90,7 +105,11 @@ class ScoringService:
         with self._changed:
             self._require_alive()
             self._clock.begin(len(sequences))
-        self._engine.add(sequences)
+        try:
+            self._engine.add(sequences)
+        except BaseException as error:  # else whoever waits for these would wait for ever
+            self._failed(error)
+            raise
 
     def collect(self, keys: list[int]) -> Collected:
         """Wait for the scores of `keys`, submitted before or still on their way, and forget them.
@@ -107,10 +126,9 @@ class ScoringService:
             self._collected_s += busy_s
         return Collected(pack(found), busy_s, hidden_s)
 
-    def drop(self) -> None:
-        """Forget scores that nobody came for."""
-        with self._changed:
-            self._scores.clear()
+    def news(self) -> list[str]:
+        """What the engine has announced since the last time, for the person who waits."""
+        return take_announced()
 
     def sleep(self) -> None:
         """Give device memory back."""

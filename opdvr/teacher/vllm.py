@@ -43,11 +43,11 @@ _CPU_CACHE_GIB = 1
 
 
 class VllmEngine:
-    """An `Engine` that loads the model here."""
+    """An `Engine` that loads the model here; `llm` is vLLM's own engine below it."""
 
     def __init__(self, settings: TeacherSettings, wanted: Wanted, done: Done, failed: Failed):
         self._wanted, self._done, self._failed = wanted, done, failed
-        self._engine = _load(settings, wanted)
+        self.llm = _load(settings, wanted)
         self._sequences: dict[str, Sequence] = {}
         self._tensors: dict[str, Any] = {}
         self._inbox: queue.SimpleQueue = queue.SimpleQueue()
@@ -60,17 +60,17 @@ class VllmEngine:
 
     def sleep(self) -> None:
         """Weights to the host's memory, cache away."""
-        self._in_the_thread(lambda: self._engine.sleep(level=1))
+        self._in_the_thread(lambda: self.llm.sleep(level=1))
 
     def wake(self) -> None:
         """Weights and cache back."""
-        self._in_the_thread(self._engine.wake_up)
+        self._in_the_thread(self.llm.wake_up)
 
     def close(self) -> None:
         """End the thread, then the engine."""
         self._inbox.put(None)
         self._thread.join()
-        self._engine.engine_core.shutdown()
+        self.llm.engine_core.shutdown()
 
     def _in_the_thread(self, action: Any) -> None:  # noqa: ANN401
         future: Future = Future()
@@ -122,12 +122,12 @@ class VllmEngine:
         )
         prompt = TokensPrompt(prompt_token_ids=sequence.token_ids.tolist())
         name = str(sequence.key)
-        request = self._engine.input_processor.process_inputs(name, prompt, parameters)
+        request = self.llm.input_processor.process_inputs(name, prompt, parameters)
         self._sequences[name] = sequence
-        self._engine.engine_core.add_request(request)
+        self.llm.engine_core.add_request(request)
 
     def _step(self) -> None:
-        for output in self._engine.engine_core.get_output().outputs:
+        for output in self.llm.engine_core.get_output().outputs:
             name = output.request_id
             if output.new_prompt_logprobs_tensors is not None:
                 self._tensors[name] = output.new_prompt_logprobs_tensors

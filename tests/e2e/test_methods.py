@@ -10,9 +10,14 @@ pytest.importorskip("verl")
 
 METHODS = {
     "opdvr": [],
-    "opd": ["opdvr.correctness_gated=False"],
-    "inverse": ["+actor_rollout_ref.rollout.correctness_gated_mode=inverse"],
-    "grpd": ["opdvr.grpo_scaled=True", "actor_rollout_ref.rollout.n=4"],
+    "opd-vllm-teacher": ["opdvr.correctness_gated=False", "opdvr.teacher_engine=vllm"],
+    "grpd-teacher-on-its-own-pool": [
+        "opdvr.grpo_scaled=True",
+        "actor_rollout_ref.rollout.n=4",
+        "reward_model.enable_resource_pool=True",
+        "reward_model.n_gpus_per_node=1",
+        "reward_model.nnodes=1",
+    ],
     "grpo": ["algorithm.adv_estimator=grpo", "reward_model.enable=False"],
     "plus-grpo-kl": [
         "algorithm.adv_estimator=token_reward_direct_plus_grpo",
@@ -20,13 +25,13 @@ METHODS = {
         "opdvr.truncated_responses=mask",
         "data.max_response_length=33",  # long enough for some responses only
     ],
-    "token-grpo-recompute": ["algorithm.adv_estimator=token_grpo"],
-    "opdvr-teacher-on-its-own-pool": [
-        "reward_model.enable_resource_pool=True",
-        "reward_model.n_gpus_per_node=1",
-        "reward_model.nnodes=1",
+    "inverse-token-grpo-recompute": [
+        "algorithm.adv_estimator=token_grpo",
+        "+actor_rollout_ref.rollout.correctness_gated_mode=inverse",
     ],
-    "top-k-union-tail-mixed": [
+    "top-k-union-tail-mixed-vllm-teacher": [
+        "opdvr.teacher_engine=vllm",
+        "opdvr.teacher_temperature=0.8",
         "opdvr.log_prob_top_k=4",
         "opdvr.top_k_strategy=union",
         "opdvr.tail_bucket=True",
@@ -67,7 +72,7 @@ TOP_K = [f"val-topk/overlap_{name}" for name in ("ratio", "advantage", "student_
 # method -> (passes of the student, of the teacher) before the update
 PASSES = {
     "opdvr": (0, 1),
-    "top-k-union-tail-mixed": (1, 1),
+    "top-k-union-tail-mixed-vllm-teacher": (1, 1),
     "top-k-only-tch-two-mini-batches": (1, 1),
     "whole-vocabulary": (0, 1),
 }
@@ -91,11 +96,15 @@ def test_two_steps(method, tmp_path):
             assert passes == PASSES[method]
     assert "val-core/opdvr-demo/acc/mean@2" in steps[2]
     zeroed = steps[1].get("cg/reward_zeroed_frac")
-    if method == "opd":
+    if method == "opd-vllm-teacher":
         assert zeroed == 0
-    elif method in ("opdvr", "inverse"):
+        assert steps[2]["opd/teacher_hidden_frac"] > 0  # the first step's engine is cold
+        assert steps[2]["opd/engine_floor"] < 1e-5
+    elif method in ("opdvr", "inverse-token-grpo-recompute"):
         assert 0 < zeroed < 1
-    if method == "grpd":
+    if method == "top-k-union-tail-mixed-vllm-teacher":
+        assert steps[2]["opd/teacher_hidden_frac"] == 0  # the student's ids come first
+    if method.startswith("grpd"):
         assert "gs/scale_mean" in steps[1]
     if method == "whole-vocabulary":
         assert 0 < steps[1]["opd/divergence"] < 1  # nats; Jensen-Shannon is at most ln 2

@@ -13,6 +13,12 @@ from opdvr.integration.platform import import_verl_without_the_harmony_vocabular
 import_verl_without_the_harmony_vocabulary()
 
 SIGNATURES = {
+    # vLLM's, read from its core by the teacher's engines
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_prompt_logprobs_dict": (
+        "self hidden_states num_scheduled_tokens"
+    ),
+    "vllm.v1.engine.core_client:InprocClient.get_output": "self",
+    "vllm.v1.engine.core_client:InprocClient.add_request": "self request",
     "verl.trainer.main_ppo:TaskRunner.add_actor_rollout_worker": "self config",
     "verl.trainer.main_ppo:TaskRunner.add_critic_worker": "self config",
     "verl.trainer.main_ppo:TaskRunner.add_reward_model_worker": "self config",
@@ -92,10 +98,26 @@ SIGNATURES = {
 
 # Where we lean on what a function does inside: the text that must still be there, and why.
 SOURCE = {
+    # what stands in its place reads the same state and answers in the same form
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_prompt_logprobs_dict": [
+        "self.num_prompt_logprobs",
+        "request.num_computed_tokens",
+        "self.query_start_loc.np[req_idx].item()",
+        "if num_tokens <= num_remaining_tokens:",
+    ],
+    # a request with prompt_logprobs reads no prefix cache
+    "vllm.sampling_params:SamplingParams.__post_init__": [
+        "self.skip_reading_prefix_cache = self.prompt_logprobs is not None"
+    ],
+    # shared devices are asked for as verl's own workers are
+    "verl.single_controller.ray.base:RayWorkerGroup._create_worker": [
+        "num_gpus = 1 / resource_pool.max_colocate_count"
+    ],
     # fit takes the class from this module at call time, so that it can be replaced for one fit
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit": [
         "from verl.utils.tracking import Tracking",
         "self.rm_wg.compute_rm_score(batch)",
+        'if self.use_rm and "rm_scores" not in batch.batch.keys():',  # set where we have engines
         "self._compute_or_extract_reward(",
         "self._compute_old_log_prob(batch)",
         "self._update_actor(batch)",
@@ -119,7 +141,9 @@ SOURCE = {
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._update_actor": [
         'rename_dict(actor_output, "actor/")'
     ],
+    # the state after the last complete step is saved from within the next one
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint": [
+        "self.train_dataloader.state_dict()",
         'f"global_step_{self.global_steps}"',
         "latest_checkpointed_iteration.txt",
     ],

@@ -3,7 +3,8 @@
 `throughput`: response tokens scored a second, the same vLLM engine asked through ours and through
 its own `prompt_logprobs`. `overlap`: a rollout whose responses end at different times, the teacher
 asked as they end against after the last. `agreement`: the embedded task's teacher on the same
-tokens, each engine against plain transformers in float32.
+tokens, each engine against plain transformers in float32. `failover`: two servers, one killed in
+the middle of a step and started again (`--quick` leaves servers out).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import engine_agreement, engine_overlap
+from benchmarks import engine_agreement, engine_failover, engine_overlap
 from benchmarks.measure import (
     CPU,
     TOTAL,
@@ -31,7 +32,7 @@ from benchmarks.memory import peak_mebibytes
 from benchmarks.random_model import Shape, write_random_model
 
 WARM_UP_ROUNDS = 1
-PARTS = ("throughput", "overlap", "agreement")
+PARTS = ("throughput", "overlap", "agreement", "failover")
 OURS = "ours"
 WAYS = ("prompt_logprobs, dictionaries", "prompt_logprobs, flat lists")
 
@@ -70,6 +71,8 @@ def run(options: argparse.Namespace) -> list[Result]:
             results += engine_overlap.run(Path(folder), options.quick, options.rounds)
         if "agreement" in parts:
             results += engine_agreement.run(with_server=not options.quick)
+        if "failover" in parts and not options.quick:
+            results += engine_failover.run()
     return results
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Result, note
+from benchmarks.served import ServedTeacher
+from opdvr.teacher.engines import Sequence
 
 _MODELS = Path(__file__).resolve().parents[1] / "opdvr" / "demo" / "models"
 TEACHER, STUDENT = str(_MODELS / "teacher-faulty"), str(_MODELS / "student")
@@ -86,11 +88,31 @@ def _by_fsdp(batch: dict[str, torch.Tensor], dtype: str) -> np.ndarray:
 
 
 def _by_service(batch: dict[str, torch.Tensor], engine: str, dtype: str) -> np.ndarray:
-    from opdvr.teacher.engines import Sequence, TeacherSettings, Wanted
+    from opdvr.teacher.engines import TeacherSettings, Wanted
     from opdvr.teacher.service import ScoringService
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    width = batch["attention_mask"].shape[1]
+    server = None
+    if engine == "server":
+        server = ServedTeacher(TEACHER)
+        server.wait()
+    urls = server.url if server else ""
+    settings = TeacherSettings(TEACHER, device, dtype, max_tokens=width, urls=urls)
+    service = ScoringService(engine, settings, Wanted())
+    sequences = sequences_of(batch)
+    service.submit(sequences)
+    collected = service.collect([sequence.key for sequence in sequences])
+    service.close()
+    if server:
+        server.stop()
+    return collected.scores["log_probs"]
+
+
+def sequences_of(batch: dict[str, torch.Tensor]) -> list[Sequence]:
+    """A padded batch as a teacher engine takes it."""
     mask, width = batch["attention_mask"].bool(), batch["response_mask"].shape[1]
-    sequences = [
+    return [
         Sequence(
             key=row,
             token_ids=batch["input_ids"][row][mask[row]].numpy().astype(np.int32),
@@ -100,10 +122,3 @@ def _by_service(batch: dict[str, torch.Tensor], engine: str, dtype: str) -> np.n
         )
         for row in range(len(mask))
     ]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    settings = TeacherSettings(TEACHER, device, dtype, max_tokens=mask.shape[1])
-    service = ScoringService(engine, settings, Wanted())
-    service.submit(sequences)
-    collected = service.collect([sequence.key for sequence in sequences])
-    service.close()
-    return collected.scores["log_probs"]

@@ -85,7 +85,7 @@ class Pool:
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
-            pass
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
         self._parsers.shutdown(wait=False, cancel_futures=True)
@@ -142,7 +142,7 @@ class Pool:
         finally:
             # Work that was moved meanwhile is not here any more, and this task is cancelled.
             mine = server.under_way.pop(task, None) is not None
-        if False:
+        if not mine:
             return
         if scores is not None:
             server.failures = 0
@@ -189,7 +189,7 @@ class Pool:
         """Put back all that a server has under way, and forget what may still come of it."""
         for task, (teacher, job) in server.under_way.items():
             teacher.waiting.appendleft(job)
-            pass
+            task.cancel()
         server.moved += len(server.under_way)
         server.under_way.clear()
         self._dispatch()

@@ -17,6 +17,7 @@ from opdvr.teacher.engines import (
     TeacherSettings,
     TeacherUnavailable,
     Wanted,
+    announce,
 )
 from opdvr.teacher.pool_state import LONGEST_WAIT_S, Job, Server, Teacher
 from opdvr.teacher.scorer import Scorer
@@ -70,7 +71,7 @@ class Pool:
         results = await asyncio.gather(*map(self._try, self._servers.values()))
         for server, well in zip(self._servers.values(), results, strict=True):
             if not well:
-                _log(f"{server.address} is not there ({server.reason}); trying on")
+                announce(f"{server.address} is not there ({server.reason}); trying on")
                 self._spawn(self._recover, server)
         while not all(any(s.up for s in t.servers) for t in self._teachers.values()):
             if self.failure.done():
@@ -164,7 +165,7 @@ class Pool:
         if job.failures >= MOST_FAILURES:
             raise TeacherUnavailable(
                 f"{job.sequence.name} failed {job.failures} times, last at {server.address}: "
-                f"{failure}; see that server's own log. {_GO_ON}"
+                f"{failure}; see that server's own log"
             )
         self._lose(server, failure)
 
@@ -179,7 +180,7 @@ class Pool:
                 teacher.all_down_since = now
         if failure.dropped:
             self._move_work(server)
-        _log(
+        announce(
             f"{server.address} lost ({server.reason}); {server.moved} of its requests wait for "
             "another server or its return"
         )
@@ -201,7 +202,7 @@ class Pool:
                 break
             self._move_work(server)
         away = time.monotonic() - server.lost_at
-        _log(f"{server.address} back after {away:.1f} s, {server.moved} requests were moved")
+        announce(f"{server.address} back after {away:.1f} s, {server.moved} requests were moved")
         self._dispatch()
 
     async def _try(self, server: Server) -> bool:
@@ -243,8 +244,8 @@ class Pool:
             return
         states = ", ".join(f"{s.address} ({s.reason})" for s in teacher.servers)
         raise TeacherUnavailable(
-            f"{what}: {states}. TEACHER_PATIENCE (opdvr.teacher_patience) is {patience:g} s. Start "
-            f"a server of TEACHER_URLS again. {_GO_ON}"
+            f"{what}: {states}. TEACHER_PATIENCE (opdvr.teacher_patience) is {patience:g} s; "
+            "start a server of TEACHER_URLS again"
         )
 
     def _spawn(self, work: Callable[..., Coroutine], *arguments: Server | Teacher | Job) -> Task:
@@ -272,11 +273,3 @@ class Pool:
     def _give_up(self, error: BaseException) -> None:
         if not self.failure.done():
             self.failure.set_exception(error)
-
-
-_GO_ON = "The same command goes on from the last checkpoint"
-
-
-def _log(line: str) -> None:
-    # From inside a Ray actor: Ray forwards what is printed.
-    print(f"opdvr: teacher: {line}", flush=True)

@@ -116,7 +116,7 @@ def test_when_all_are_gone_patience_ends_with_the_reasons():
             with pytest.raises(TeacherUnavailable) as error:
                 running.wait(work)
             assert 0.3 < time.monotonic() - before < 3
-    for part in (one.url, other.url, "connection refused", "TEACHER_PATIENCE", "checkpoint"):
+    for part in (one.url, other.url, "connection refused", "TEACHER_PATIENCE"):
         assert part in str(error.value)
 
 

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> list[Result]:
     rounds = options.rounds or 3
     if options.quick:
         rounds, options.rows, options.response = 2, 4, 32
-        options.vocabulary, options.hidden, options.layers = 2048, 64, 2
+        options.vocabulary, options.hidden, options.layers, options.k = 2048, 64, 2, "4"
     parts = options.parts.split(",")
     unknown = set(parts) - set(PARTS)
     if unknown:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> list[Result]:
         if "overlap" in parts:
             results += engine_overlap.run(Path(folder), options.quick, options.rounds)
         if "agreement" in parts:
-            results += engine_agreement.run(with_server=not options.quick)
+            results += engine_agreement.run(options.quick)
         if "failover" in parts and not options.quick:
             results += engine_failover.run()
     return results
@@ -99,6 +99,8 @@ def _throughput(options: argparse.Namespace, model: str, top_k: int, rounds: int
             speeds = [tokens / mine for mine in ours]
             results.append(over_rounds(case, "scored", unit, speeds, peer, ratios))
         results.append(Result(case, f"largest difference to {peer}", difference[peer], "nats"))
+    if options.quick:  # a process each
+        return results
     peaks = {
         way: peak_mebibytes("benchmarks.engine:prepare", way=way, setting=setting, rows=rows)
         for way in (OURS, *WAYS)

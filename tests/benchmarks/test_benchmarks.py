@@ -100,6 +100,21 @@ def test_topk_quick(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_engine_quick(tmp_path):
+    results = run_quick("engine", tmp_path)
+    found = {(result["case"], result["metric"], result["peer"]): result for result in results}
+    for (_, metric, _), result in found.items():
+        if "difference" in metric:
+            assert result["value"] < 1e-4
+    hidden = [
+        r["value"] for (_, metric, _), r in found.items() if metric == "share of scoring hidden"
+    ]
+    assert len(hidden) == 1 and 0 < hidden[0] <= 1
+    speeds = [r for (_, metric, _), r in found.items() if metric == "scored"]
+    assert speeds and all(r["value"] > 0 and r["ratio"] > 0 for r in speeds)
+
+
 def test_verifier_quick(tmp_path):
     results = run_quick("verifier", tmp_path)
     # 60 rows of each case, every second one right

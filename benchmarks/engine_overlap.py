@@ -1,7 +1,7 @@
 """Scoring as responses end, against scoring after the last: two engines, two processes.
 
-Generation and teacher are random models of one shape; responses get their lengths from a
-log-normal distribution cut at the limit, as responses of reasoning models have them.
+Both are random models, the teacher some five times as costly a token. Lengths of responses come
+from a log-normal distribution cut at the limit, as reasoning models have them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ from benchmarks.random_model import Shape, write_random_model
 PROMPT, LIMIT, ROWS = 16, 256, 48
 # Of the logarithm of a length in tokens; a tenth of the responses is cut at the limit.
 LOG_MEAN, LOG_DEVIATION = float(np.log(90)), 0.8
-_SHAPE, _QUICK_SHAPE = Shape(8_192, 256, 8), Shape(512, 64, 1)
+_STUDENT, _TEACHER = Shape(8_192, 256, 8), Shape(8_192, 512, 12)
+_QUICK = Shape(512, 64, 1)
 
 
 def run(folder: Path, quick: bool, rounds: int | None) -> list[Result]:
     """Seconds of generation and scoring together, and the share of scoring that was hidden."""
-    shape, rows, rounds = (_QUICK_SHAPE, 8, 2) if quick else (_SHAPE, ROWS, rounds or 5)
-    paths = [write_random_model(folder, f"overlap-{name}", shape) for name in ("s", "t")]
+    rows, rounds = (8, 2) if quick else (ROWS, rounds or 5)
+    student, teacher_shape = (_QUICK, _QUICK) if quick else (_STUDENT, _TEACHER)
+    paths = [
+        write_random_model(folder, "overlap-student", student),
+        write_random_model(folder, "overlap-teacher", teacher_shape),
+    ]
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     teacher = context.Process(target=_serve, args=(paths[1], _device(), there), daemon=True)
     teacher.start()
-    rollout = _Rollout(paths[0], shape.vocabulary, rows)
+    rollout = _Rollout(paths[0], student.vocabulary, rows)
     assert here.recv() == "ready"
     seconds: dict[bool, list[float]] = {True: [], False: []}
     shares = []

@@ -24,6 +24,8 @@ THROUGHPUT = "perf/throughput"
 # and the one the trainer computes.
 ROLLOUT_DIFF_PREFIX = "training/rollout_probs_diff_"
 
+TEACHER_BUSY, TEACHER_WAIT = "opd/teacher_busy_seconds", "opd/teacher_wait_seconds"
+TEACHER_HIDDEN = "opd/teacher_hidden_frac"
 STEP_SECONDS = "timing_s/step"
 # verl times these inside timing_s/step ...
 INNER_PHASES = ("gen", "reward", "old_log_prob", "ref", "adv", "update_actor")

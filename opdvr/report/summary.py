@@ -55,6 +55,8 @@ class Summary:
         rollout_trainer_diff: Absolute difference between the rollout engine's and the trainer's
             probability of the sampled tokens at the last step that logged it, by statistic
             ("mean", "max", "std").
+        teacher: Of a teacher on engines of its own: mean seconds a step by TEACHER_BUSY and
+            TEACHER_WAIT, and TEACHER_HIDDEN over all of its work. Empty for others.
     """
 
     run_folder: Path
@@ -65,6 +67,7 @@ class Summary:
     phases: tuple[PhaseTime, ...]
     tokens_per_second: float | None
     rollout_trainer_diff: dict[str, float]
+    teacher: dict[str, float]
 
 
 def summarise(run_folder: Path | str) -> Summary:
@@ -89,6 +92,7 @@ def summarise(run_folder: Path | str) -> Summary:
         phases=tuple(phases),
         tokens_per_second=_tokens_per_second(records),
         rollout_trainer_diff=_rollout_trainer_diff(records),
+        teacher=_teacher(records),
     )
 
 
@@ -134,6 +138,18 @@ def _tokens_per_second(records: Sequence[Mapping[str, Any]]) -> float | None:
     return tokens / seconds if seconds > 0 else None
 
 
+def _teacher(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    keys = (names.TEACHER_BUSY, names.TEACHER_WAIT, names.TEACHER_HIDDEN)
+    rows = [[number_of(record, key) for key in keys] for record in records]
+    rows = [row for row in rows if len(_finite(row)) == len(keys)]
+    busy = sum(row[0] for row in rows)
+    if not busy:
+        return {}
+    hidden = sum(row[0] * row[2] for row in rows) / busy
+    values = (busy / len(rows), _mean([row[1] for row in rows]), hidden)
+    return dict(zip(keys, values, strict=True))
+
+
 def _rollout_trainer_diff(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for record in reversed(records):
         diff = {
@@ -166,6 +182,12 @@ def render(summary: Summary, teacher_accuracy: Mapping[str, float] | None = None
     inner = [p for p in summary.phases if p.name in names.INNER_PHASES]
     if inner:
         lines.append("of a step: " + ", ".join(f"{p.name} {p.mean_seconds:.2f} s" for p in inner))
+    if summary.teacher:
+        busy, waited, hidden = summary.teacher.values()
+        lines.append(
+            f"teacher: {busy:.2f} s of work a step, {hidden:.0%} of it during generation; the step "
+            f"waited {waited:.2f} s for it"
+        )
     outer = [p for p in summary.phases if p.name in names.OUTER_PHASES]
     if outer:
         lines.append(

@@ -95,3 +95,20 @@ def test_nothing_logged(tmp_path):
     assert render(summary).splitlines()[1:] == ["accuracy: no validation was logged"]
     with pytest.raises(ValueError, match="does not exist"):
         summarise(tmp_path / "missing")
+
+
+def test_a_teacher_on_engines_of_its_own(run):
+    # 4 s of work, none hidden, then 1 s, all of it hidden: 1 of 5 s is 20 %.
+    for step, busy, waited, hidden in ((4, 4.0, 4.5, 0.0), (5, 1.0, 0.5, 1.0)):
+        run.append_metrics(
+            step,
+            {
+                "opd/teacher_busy_seconds": busy,
+                "opd/teacher_wait_seconds": waited,
+                "opd/teacher_hidden_frac": hidden,
+            },
+        )
+    summary = summarise(run.path)
+    assert list(summary.teacher.values()) == [2.5, 2.5, 0.2]
+    line = "teacher: 2.50 s of work a step, 20% of it during generation; the step waited 2.50 s"
+    assert line in render(summary)

@@ -35,7 +35,7 @@ def python_of(requirements: Path) -> Path | None:
 def prepare(requirements: Path = REQUIREMENTS, version: tuple[int, int] | None = None) -> Path:
     """The environment's interpreter; makes the environment where it is missing.
 
-    It needs a package registry, as pip or uv is configured, and some 4 GB the first time.
+    It needs a package registry, as pip or uv is configured, and some 7 GB the first time.
 
     Raises:
         ValueError: this Python is too old for the peer.

@@ -18,7 +18,12 @@ from opdvr.integration import runs
 from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
-from opdvr.integration.teacher_settings import UNNAMED_TEACHER, loads_weights
+from opdvr.integration.teacher_settings import (
+    API_KEY_VARIABLE,
+    UNNAMED_TEACHER,
+    loads_weights,
+    teacher_settings,
+)
 from opdvr.integration.terminal import output_in_log, say, stage
 from opdvr.teacher.engines import TeacherError
 
@@ -231,7 +236,17 @@ def join_cluster_and_run(config: DictConfig) -> None:
     with open_dict(config):
         for option in ("num_cpus", "include_dashboard"):  # refused when joining
             config.ray_kwargs.ray_init.pop(option, None)
-    run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(OpdvrTaskRunner))
+
+    class WithKey(OpdvrTaskRunner):
+        """Has what may stand in no configuration: Ray and verl print theirs."""
+
+        key = teacher_settings(config).api_key
+
+        def run(self, config: DictConfig) -> None:
+            os.environ[API_KEY_VARIABLE] = self.key.reveal()
+            super().run(config)
+
+    run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(WithKey))
 
 
 def main(arguments: list[str]) -> int:
@@ -253,7 +268,8 @@ def main(arguments: list[str]) -> int:
 
         report(config)
     except TeacherError as error:
-        print(f"opdvr: {error}", file=sys.stderr)
+        reason = getattr(error, "cause", None) or error  # on a cluster Ray wraps it
+        print(f"opdvr: {reason}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         steps = complete_steps(folder)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from opdvr.integration.options import OpdvrOptions
 from opdvr.teacher import ENGINES
+from opdvr.teacher.addresses import read_addresses
 from opdvr.teacher.engines import EngineKind, Secret, TeacherSettings, Wanted
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def choose_teacher(config: DictConfig, options: OpdvrOptions) -> None:
             "TEACHER_ENGINE=server (opdvr.teacher_engine) needs TEACHER_URLS (opdvr.teacher_urls): "
             "addresses of running servers, as `python -m opdvr teacher serve MODEL` prints them"
         )
+    if kind.name == "server":
+        read_addresses(options.teacher_urls)  # refuses what cannot be an address
     _refuse_what_it_cannot(kind, options)
     pool = config.reward_model
     if kind.name == "vllm" and pool.enable_resource_pool:

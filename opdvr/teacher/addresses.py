@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from opdvr.report.redact import REDACTED
-from opdvr.teacher.engines import Secret
 
 OPTION = "TEACHER_URLS (opdvr.teacher_urls)"
 FORM = "http://host:port, or data_source=http://host:port for the teacher of one data source"
@@ -28,11 +27,9 @@ class Address:
 
     Attributes:
         url: what requests begin with and messages show.
-        login: "user:password" of the text, for basic authentication.
     """
 
     url: str
-    login: Secret = field(default_factory=lambda: Secret(""), compare=False)
 
     def __str__(self) -> str:
         return self.url
@@ -115,8 +112,10 @@ def _address(url: str, item: str) -> Address:
         raise ValueError(f"{shown} goes on after its path; give {FORM}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    login = ""
     if parts.username is not None:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        raise ValueError(
+            f"{shown} has a user name or password in it, which would stand in process lists and "
+            "logs; leave it out, and set TEACHER_API_KEY in the environment"
+        )
     place = host if port is None else f"{host}:{port}"
-    return Address(f"{parts.scheme}://{place}{path}", Secret(login))
+    return Address(f"{parts.scheme}://{place}{path}")

@@ -7,7 +7,6 @@ or in one's own network) and follow no redirect, which could carry the key elsew
 from __future__ import annotations
 
 import asyncio
-import base64
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -150,9 +149,6 @@ class Client:
         raise failure
 
     def _authorization(self) -> dict[str, str]:
-        if self.address.login:
-            login = base64.b64encode(self.address.login.reveal().encode()).decode()
-            return {"Authorization": f"Basic {login}"}
         return {"Authorization": f"Bearer {self._key.reveal()}"} if self._key else {}
 
     def _accept(self, reply: _Reply) -> bytes:
@@ -183,9 +179,7 @@ class Client:
         )
 
     def _without_secrets(self, text: str) -> str:
-        for secret in (self._key.reveal(), self.address.login.reveal().partition(":")[2]):
-            text = text.replace(secret, "<redacted>") if secret else text
-        return text
+        return text.replace(self._key.reveal(), "<redacted>") if self._key else text
 
 
 def _watched_socket(info: tuple) -> socket.socket:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from fake_server import FakeServer
 from running import ROOT, command, environment, metrics, train
 
 pytestmark = pytest.mark.slow
@@ -12,6 +13,8 @@ pytest.importorskip("verl")
 
 # Ray gives a cluster a token, which whoever joins must have; here that is beside the point.
 NO_TOKEN = {"RAY_AUTH_MODE": "disabled"}
+
+KEY = "not-to-be-seen"
 
 # A cluster of the test's own, in a process of its own: nobody else's Ray is touched.
 HOST = """
@@ -23,7 +26,9 @@ sys.stdin.read()
 
 
 def test_joins_the_ray_at_ray_address_and_leaves_it_running(tmp_path):
+    """And a teacher's key gets to where the trainer is: an actor of the cluster."""
     folder = tmp_path / "joined"
+    teacher = FakeServer(model="teacher-faulty", key=KEY)
     host = subprocess.Popen(
         [sys.executable, "-c", HOST],
         env=environment() | NO_TOKEN,
@@ -37,9 +42,15 @@ def test_joins_the_ray_at_ray_address_and_leaves_it_running(tmp_path):
                 break
         address = line.split()[1]
         done = subprocess.run(
-            command(folder, "trainer.total_training_steps=1", "trainer.test_freq=-1"),
+            command(
+                folder,
+                "trainer.total_training_steps=1",
+                "trainer.test_freq=-1",
+                "opdvr.teacher_engine=server",
+                f"opdvr.teacher_urls='{teacher.url}'",
+            ),
             cwd=ROOT,
-            env=environment() | NO_TOKEN | {"RAY_ADDRESS": address},
+            env=environment() | NO_TOKEN | {"RAY_ADDRESS": address, "TEACHER_API_KEY": KEY},
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -47,8 +58,10 @@ def test_joins_the_ray_at_ray_address_and_leaves_it_running(tmp_path):
         )
         assert done.returncode == 0, done.stdout[-6000:]
         assert sorted(metrics(folder)) == [1]
+        assert KEY not in done.stdout
         assert host.poll() is None  # the cluster lives on
     finally:
+        teacher.stop()
         host.stdin.close()
         host.wait(timeout=60)
 

@@ -66,7 +66,7 @@ def test_every_knob_reaches_its_option(launch, tmp_path):
 
 
 def test_addresses_of_teachers_reach_their_option(launch):
-    urls = "AIME24=http://[::1]:8000,http://user:it's@host:8001/v1"
+    urls = "AIME24=http://[::1]:8000,it's=http://host:8001/v1"
     command = launch("opdvr.sh", TEACHER_ENGINE="server", TEACHER_URLS=urls)
     assert compose(command.overrides).opdvr.teacher_urls == urls
 

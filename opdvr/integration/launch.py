@@ -243,7 +243,8 @@ def join_cluster_and_run(config: DictConfig) -> None:
         key = teacher_settings(config).api_key
 
         def run(self, config: DictConfig) -> None:
-            os.environ[API_KEY_VARIABLE] = self.key.reveal()
+            if self.key:
+                os.environ[API_KEY_VARIABLE] = self.key.reveal()
             super().run(config)
 
     run_ppo(config, task_runner_class=ray.remote(num_cpus=1)(WithKey))

@@ -22,6 +22,8 @@ RANGES = (
     (f"{ROLLOUT}.val_kwargs.top_p", "VAL_TOP_P", 1e-6, 1),
     (f"{ROLLOUT}.top_p", "", 1e-6, 1),
     ("opdvr.teacher_temperature", "TEACHER_TEMPERATURE", 1e-6, 1e3),
+    ("opdvr.teacher_timeout", "TEACHER_TIMEOUT", 1e-3, 1e9),
+    ("opdvr.teacher_patience", "TEACHER_PATIENCE", 0, 1e9),
     ("opdvr.max_val_response_length", "MAX_VAL_RESP_LENGTH", 1, math.inf),
     ("opdvr.correctness_threshold", "CORRECTNESS_THRESHOLD", -1e30, 1e30),
     ("data.max_prompt_length", "MAX_PROMPT_LENGTH", 1, math.inf),

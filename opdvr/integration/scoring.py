@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from verl import DataProto
 
-from opdvr.core import STRATEGIES, MethodSpec, require_finite
+from opdvr.core import STRATEGIES, MethodSpec, NonFiniteError, require_finite
 from opdvr.core.spec import SAMPLED_ONLY
 from opdvr.core.topk import TEACHERS
 from opdvr.integration import signal
+from opdvr.teacher.engines import TeacherError
 
 SCORE_KEYS = ["input_ids", "attention_mask", "position_ids", "response_mask"]
 STUDENT_TOP_IDS, STUDENT_TOP_LOG_PROBS = "student_top_ids", "student_top_log_probs"
@@ -41,6 +42,10 @@ UPDATE_KEYS = (
     STUDENT_CANDIDATES,
     TEACHER_HIDDEN,
 )
+
+
+class TeacherNotFinite(NonFiniteError, TeacherError):
+    """The teacher gave NaN or infinity: the step is not trained on, the state before it saved."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,12 @@ class Scorer:
         return None if self.plan.spec.samples_only else self.vocabulary
 
     def _require_finite(self, output: DataProto, batch: DataProto) -> None:
+        try:
+            self._check_finite(output, batch)
+        except NonFiniteError as error:
+            raise TeacherNotFinite(str(error)) from None
+
+    def _check_finite(self, output: DataProto, batch: DataProto) -> None:
         names = signal.sample_names(batch)
         mask = batch.batch["response_mask"].bool()
         require_finite(output.batch["teacher_log_probs"], mask, "teacher log-prob", names)

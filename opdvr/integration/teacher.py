@@ -50,6 +50,8 @@ class TeacherPool:
     def __init__(self, config: DictConfig, wanted: Wanted):
         self._engine = config.opdvr.teacher_engine
         self._devices = config.opdvr.teacher_devices
+        trainer = config.trainer
+        self._student_devices = trainer.n_gpus_per_node * trainer.nnodes
         self._source_key = config.data.reward_fn_key
         # Tensors and columns that `compute_rm_score` reads beside what a worker group reads.
         self.reads = ((TEACHER_KEYS, TEACHER_PLACES), (self._source_key, "extra_info"))
@@ -60,6 +62,7 @@ class TeacherPool:
     def start_on_own_devices(self) -> None:
         """Start the engines now, unless they have to wait for the rollout's devices."""
         if not self._settings.shares_devices:
+            self._require_devices()
             self._start(())
 
     def join(self, pools: Iterable[Any], servers: list[Any], student_first: bool) -> None:
@@ -87,6 +90,18 @@ class TeacherPool:
         else:
             services = list(self._services.values())
             ray.get([server.hand_responses_to.remote(services) for server in servers])
+
+    def _require_devices(self) -> None:
+        """Ray would wait for ever for devices that the cluster does not have."""
+        if self._settings.device == "cpu" or not self._devices:
+            return
+        there = int(ray.cluster_resources().get("GPU", 0))
+        if there < self._devices + self._student_devices:
+            raise TeacherUnavailable(
+                f"TEACHER_DEVICES={self._devices} (opdvr.teacher_devices) beside the student's "
+                f"{self._student_devices} (NGPUS_PER_NODE times NNODES) needs "
+                f"{self._devices + self._student_devices} GPUs, and Ray sees {there}"
+            )
 
     def _start(self, pools: Iterable[Any]) -> None:
         for place, options in enumerate(self._placements(pools)):
@@ -190,17 +205,24 @@ class TeacherPool:
         """
         try:
             while not ray.wait([call], timeout=_NEWS_S)[0]:
-                for line in ray.get(self._services[place].news.remote()):
-                    say(f"opdvr: teacher: {line}")
+                self._say_news(place)
             return ray.get(call)
         except ray.exceptions.RayActorError as error:
-            say(f"opdvr: teacher: engine {place} has died, its work goes to the others: {error}")
             del self._services[place]
+            others = "its work goes to the others" if self._services else "it was the last one"
+            say(f"opdvr: teacher: engine {place} has died, {others}; why is in the run's log")
+            print(error)  # Ray's own account
             return None
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TeacherError):
                 raise error.cause from None  # the remote traceback adds nothing
             raise
+
+    def _say_news(self, place: int) -> None:
+        call = self._services[place].news.remote()
+        if ray.wait([call], timeout=_NEWS_S)[0]:
+            for line in ray.get(call):
+                say(f"opdvr: teacher: {line}")
 
     def _on_all(self, method: str) -> None:
         calls = {place: getattr(s, method).remote() for place, s in self._services.items()}

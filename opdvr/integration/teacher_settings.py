@@ -60,11 +60,18 @@ def teacher_settings(config: DictConfig) -> TeacherSettings:
         memory_utilization=shared_utilization if shares else _OWN_MEMORY_UTILIZATION,
         shares_devices=shares,
         urls=options.teacher_urls,
-        api_key=Secret(os.environ.get(API_KEY_VARIABLE, "")),
+        api_key=_api_key(),
         timeout_s=options.teacher_timeout,
         patience_s=options.teacher_patience,
         max_in_flight=options.teacher_max_in_flight,
     )
+
+
+def _api_key() -> Secret:
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"{API_KEY_VARIABLE} holds characters that no HTTP header can carry")
+    return Secret(key)
 
 
 def teacher_wanted(options: OpdvrOptions, plan: Plan, vocabulary: int) -> Wanted:

@@ -230,10 +230,10 @@ class OpdvrTrainer(RayPPOTrainer):
         real["verifier/seconds"] = self.verifier_seconds
         if self.scorer is not None:
             real |= self.scorer.metrics()
+            self.data_state = copy.deepcopy(self.train_dataloader.state_dict())
         if self.teacher_pool is not None:
             real |= self.teacher_pool.metrics()
             real["opd/engine_floor"] = real["opd/rollout_logprob_diff_mean"]
-            self.data_state = copy.deepcopy(self.train_dataloader.state_dict())
         metrics.update({name: [value] for name, value in real.items()})
         for name in ADVANTAGE_METRICS:  # fit logs the stand-ins' values after this
             value = real.get(f"critic/advantages/{name}")

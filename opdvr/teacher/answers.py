@@ -122,7 +122,7 @@ def server_message(body: bytes) -> str:
             error = error["error"]
         if isinstance(error, dict):
             text = str(error.get("message") or error.get("error") or error.get("detail") or text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # some proxy's page: its text as it is
     line = " ".join(redact_command([" ".join(text.split())]))
     return line if len(line) <= _SHOWN_CHARACTERS else line[:_SHOWN_CHARACTERS] + "…"
@@ -131,8 +131,10 @@ def server_message(body: bytes) -> str:
 def _entries(body: bytes, asked: Asked) -> list[msgspec.Raw]:
     try:
         answer = _ANSWER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(f"the answer is not that of a vLLM server ({error})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = [word.decode() for word in (b"NaN", b"Infinity") if word in body]
+        reason = f"it holds {found[0]} in place of a number" if found else str(error)
+        raise Malformed(f"the answer is not that of a vLLM server ({reason})") from None
     if bytes(answer.error) not in (b"", b"null"):
         raise Malformed(f"an error came with status 200: {server_message(body)}")
     if not answer.choices:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -28,6 +30,8 @@ _KEEP_IDLE_S = 2.0
 # A machine that loses its power closes nothing: silence of about a minute on the wire ends a
 # connection, however long the answer may take.
 _WIRE_IDLE_S, _WIRE_EVERY_S, _WIRE_PROBES = 30, 10, 3
+# Of an answer without log-probs, and what one log-prob may take with the text of its token.
+_MOST_BYTES, _MOST_BYTES_A_LOG_PROB = 4 * 1024**2, 1024
 # Statuses below 500 that pass by themselves.
 _PASSING_FAULTS = (408, 425)
 
@@ -126,9 +130,26 @@ class Client:
             "min_p": 0.0,
             "repetition_penalty": 1.0,
         }
-        return self._accept(await self._request("POST", "/v1/completions", asked, self._timeout_s))
+        most = _MOST_BYTES + len(token_ids) * (top_k + 1) * _MOST_BYTES_A_LOG_PROB
+        reply = await self._request("POST", "/v1/completions", asked, self._timeout_s, most)
+        return self._accept(reply)
 
-    async def _request(self, method: str, path: str, asked: Any, time_s: float) -> _Reply:  # noqa: ANN401
+    async def _body(self, answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+        body = bytearray()
+        async for part in answer.content.iter_any():
+            body += part
+            if len(body) > most_bytes:
+                raise Malformed(f"the answer is longer than the {most_bytes} bytes it could need")
+        return bytes(body)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        asked: Any,  # noqa: ANN401
+        time_s: float,
+        most_bytes: int = _MOST_BYTES,
+    ) -> _Reply:
         headers = {"Content-Type": "application/json", **self._authorization()}
         data = None if asked is None else msgspec.json.encode(asked)
         timeout = aiohttp.ClientTimeout(total=time_s, sock_connect=min(_CONNECT_S, time_s))
@@ -141,7 +162,7 @@ class Client:
                 timeout=timeout,
                 allow_redirects=False,
             ) as answer:
-                body = await answer.read()
+                body = await self._body(answer, most_bytes)
                 return _Reply(answer.status, body, answer.headers.get("Retry-After", ""))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             failure = _unreachable(error, time_s)
@@ -168,8 +189,12 @@ class Client:
                 "to the key that it was started with"
             )
         if status == 429:
-            seconds = float(reply.retry_after) if reply.retry_after.isdigit() else 0.0
-            raise Busy(seconds)
+            raise Busy(_seconds(reply.retry_after))
+        if 300 <= status < 400:
+            raise TeacherError(
+                f"teacher server {self.address} answered {status}, a redirect, and none is "
+                "followed; put the address that it leads to into TEACHER_URLS"
+            )
         if status >= 500 or status in _PASSING_FAULTS:
             raise Unreachable(f"it answered {status}: {said}")
         if status == 404:
@@ -190,6 +215,17 @@ def _watched_socket(info: tuple) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _WIRE_EVERY_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _WIRE_PROBES)
     return made
+
+
+def _seconds(retry_after: str) -> float:
+    """Retry-After as seconds from now, 0 for what is neither a number nor a date."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        when = parsedate_to_datetime(retry_after)
+    except (TypeError, ValueError):
+        return 0.0
+    return max(0.0, when.timestamp() - time.time())
 
 
 def _remedy(said: str) -> str:

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(own)
     try:
-        key = os.environ.get(API_KEY_VARIABLE, "")
+        key = os.environ.get(API_KEY_VARIABLE, "").strip()
         serve.become_server(_serve_options(options, further), key)
     except ValueError as mistake:
         print(f"opdvr teacher: {' '.join(str(mistake).split())}", file=sys.stderr)
@@ -55,8 +55,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve_options(options: argparse.Namespace, further: tuple[str, ...]) -> serve.ServeOptions:
-    if any(flag.split("=")[0] == "--api-key" for flag in further):
-        raise ValueError(f"--api-key: every user sees a command line; set {API_KEY_VARIABLE}")
+    for flag in further:
+        name = flag.split("=")[0].replace("_", "-")
+        if not name.startswith("--"):
+            continue
+        if "--api-key".startswith(name) and len(name) > len("--a"):
+            raise ValueError(f"--api-key: every user sees a command line; set {API_KEY_VARIABLE}")
+        if name in ("--host", "--port"):
+            raise ValueError(f"{name} belongs before the --, where the address is checked")
     device = options.device or ("cuda" if _has_gpu() else "cpu")
     config = _text_config(options.model)
     positions = config.get("max_position_embeddings")

@@ -19,7 +19,7 @@ from opdvr.teacher.engines import (
     Wanted,
     announce,
 )
-from opdvr.teacher.pool_state import LONGEST_WAIT_S, Job, Server, Teacher
+from opdvr.teacher.pool_state import Job, Server, Teacher
 from opdvr.teacher.scorer import Scorer
 
 # A sequence that fails this often, on servers that are well otherwise, is what makes them fail.
@@ -27,6 +27,8 @@ MOST_FAILURES = 6
 # Threads that parse answers. One parses some 30,000 tokens a second with their 64 most probable.
 _PARSERS = 2
 _LONGEST_WATCH_S = 1.0
+# So long the start waits for all servers; then those that are there suffice.
+_GRACE_S = 5.0
 
 
 class Pool:
@@ -53,7 +55,7 @@ class Pool:
             key, timeout_s = self._settings.api_key, self._settings.timeout_s
             client = Client(self._session, address, key, timeout_s)
             scorer = Scorer(client, self._settings, wanted, self._parsers)
-            self._servers[address] = Server(scorer)
+            self._servers[address] = Server(scorer, limit=self._settings.max_in_flight)
         return self._servers[address]
 
     async def start(self) -> None:
@@ -68,11 +70,14 @@ class Pool:
             server.lost_at = now
         for teacher in self._teachers.values():
             teacher.all_down_since = now
-        results = await asyncio.gather(*map(self._try, self._servers.values()))
-        for server, well in zip(self._servers.values(), results, strict=True):
-            if not well:
-                announce(f"{server.address} is not there ({server.reason}); trying on")
-                self._spawn(self._recover, server)
+        for server in self._servers.values():
+            self._spawn(self._begin, server)
+        tried = [asyncio.ensure_future(server.tried.wait()) for server in self._servers.values()]
+        await asyncio.wait(tried, timeout=_GRACE_S)  # one that hangs holds up no other
+        for waiting in tried:
+            waiting.cancel()
+        if self.failure.done():
+            self.failure.result()
         while not all(any(s.up for s in t.servers) for t in self._teachers.values()):
             if self.failure.done():
                 self.failure.result()
@@ -80,6 +85,15 @@ class Pool:
                 self._require_patience(teacher)
             await asyncio.sleep(self._watch_s())
         self._spawn(self._watch)
+
+    async def _begin(self, server: Server) -> None:
+        try:
+            well = await self._try(server)
+        finally:
+            server.tried.set()
+        if not well:
+            announce(f"{server.address} is not there ({server.reason}); trying on")
+            await self._recover(server)
 
     async def stop(self) -> None:
         """Drop all work; nothing of this pool runs on."""
@@ -130,7 +144,7 @@ class Pool:
                 server.under_way[task] = (teacher, job)
 
     def _takes_work(self, server: Server, now: float) -> bool:
-        room = len(server.under_way) < self._settings.max_in_flight
+        room = len(server.under_way) < int(server.limit)
         return server.up and room and now >= server.not_before
 
     async def _work(self, server: Server, teacher: Teacher, job: Job) -> None:
@@ -146,7 +160,7 @@ class Pool:
         if not mine:
             return
         if scores is not None:
-            server.failures = 0
+            server.take_more(self._settings.max_in_flight)
             teacher.pending -= 1
             teacher.last_success = time.monotonic()
             self._done(job.sequence.key, scores)
@@ -157,9 +171,7 @@ class Pool:
 
     def _blame(self, server: Server, job: Job, failure: Unreachable | Busy) -> None:
         if isinstance(failure, Busy):
-            wait = max(server.next_wait_s(), min(failure.retry_after_s, LONGEST_WAIT_S))
-            server.not_before = time.monotonic() + wait
-            asyncio.get_running_loop().call_later(wait + 0.001, self._dispatch)
+            self._slow_down(server, failure)
             return
         job.failures += failure.reached
         if job.failures >= MOST_FAILURES:
@@ -168,6 +180,17 @@ class Pool:
                 f"{failure}; see that server's own log"
             )
         self._lose(server, failure)
+
+    def _slow_down(self, server: Server, failure: Busy) -> None:
+        """Fewer requests at once; of a storm of refusals the first one counts."""
+        now = time.monotonic()
+        if now < server.not_before:
+            return
+        if not server.reason.startswith(str(failure)):
+            announce(f"{server.address}: {failure}; sending fewer at once")
+        server.reason = str(failure)
+        wait = server.take_fewer(now, min(failure.retry_after_s, self._settings.patience_s))
+        asyncio.get_running_loop().call_later(wait + 0.001, self._dispatch)
 
     def _lose(self, server: Server, failure: Unreachable) -> None:
         """Set a server aside until it is well again; the first of its failures to arrive does."""

@@ -14,6 +14,8 @@ from opdvr.teacher.scorer import Scorer
 # Waits before a lost server is tried again: doubled each time, with some jitter.
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 10.0
+# After a 429 without Retry-After, doubled while nothing gets through.
+FIRST_BUSY_WAIT_S = 0.1
 _JITTER = 0.25
 
 
@@ -27,21 +29,37 @@ class Job:
 
 @dataclass(eq=False)
 class Server:
-    """A server's state. `under_way` has its requests, at most settings.max_in_flight."""
+    """A server's state. `under_way` has its requests, at most `limit`, which 429 lowers."""
 
     scorer: Scorer
+    limit: float
     up: bool = False
     lost_at: float = 0.0
     moved: int = 0
     reason: str = "not asked yet"
     not_before: float = 0.0
     failures: int = 0
+    busy: int = 0
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
     under_way: dict[asyncio.Task, tuple[Teacher, Job]] = field(default_factory=dict)
 
     @property
     def address(self) -> Address:
         """Where it is."""
         return self.scorer.address
+
+    def take_fewer(self, now: float, retry_after_s: float) -> float:
+        """After a 429: half as many at once, none for a while; returns until when, from `now`."""
+        self.limit = max(1, len(self.under_way) // 2)
+        wait = retry_after_s or min(LONGEST_WAIT_S, FIRST_BUSY_WAIT_S * 2**self.busy)
+        self.busy = min(self.busy + 1, 16)
+        self.not_before = now + wait
+        return wait
+
+    def take_more(self, most: int) -> None:
+        """After a success: one more at once for every `limit` of them."""
+        self.failures = self.busy = 0
+        self.limit = min(most, self.limit + 1 / self.limit)
 
     def next_wait_s(self) -> float:
         """How long to leave it alone, longer each time until a request succeeds."""

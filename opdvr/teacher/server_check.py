@@ -123,7 +123,9 @@ class _ServerCheck:
         settings: TeacherSettings,
         wanted: Wanted,
     ):
-        self.client = Client(session, address, settings.api_key, settings.timeout_s)
+        # The probe is short: one that takes longer hangs.
+        timeout_s = min(settings.timeout_s, WAIT_S)
+        self.client = Client(session, address, settings.api_key, timeout_s)
         self.scorer = Scorer(self.client, settings, wanted, parse)
         self._settings, self._top_k = settings, wanted.top_k
 

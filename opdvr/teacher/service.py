@@ -132,15 +132,23 @@ class ScoringService:
 
     def sleep(self) -> None:
         """Give device memory back."""
-        self._engine.sleep()
+        self._ask(self._engine.sleep)
 
     def wake(self) -> None:
         """Take it again."""
-        self._engine.wake()
+        self._ask(self._engine.wake)
 
     def close(self) -> None:
         """End the engine."""
         self._engine.close()
+
+    def _ask(self, action: Callable[[], None]) -> None:
+        self._require_alive()
+        try:
+            action()
+        except Exception as error:
+            self._failed(error)
+            self._require_alive()
 
     def _done(self, key: int, scores: Scores) -> None:
         with self._changed:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ KIND = EngineKind(
 )
 # Sequences in the making at once. Prefill needs few: a batch is full at some thousand tokens.
 _MAX_SEQUENCES = 64
+# How often somebody who waits for the engine's thread looks whether it is still there.
+_ALIVE_S = 1.0
 # Attention cache on the CPU, GiB.
 _CPU_CACHE_GIB = 1
 
@@ -75,6 +77,9 @@ class VllmEngine:
     def _in_the_thread(self, action: Any) -> None:  # noqa: ANN401
         future: Future = Future()
         self._inbox.put((action, future))
+        while not wait([future], timeout=_ALIVE_S).done:
+            if not self._thread.is_alive():
+                raise TeacherError("the thread of the teacher's engine has ended")
         future.result()
 
     def _run(self) -> None:

@@ -23,6 +23,21 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def end_at_a_signal() -> None:
+    """SIGTERM and SIGINT end this process at once, its children by `die_with_parent`.
+
+    vLLM's own handlers come and go while it loads, swallow a signal at times and answer others
+    with tracebacks. Nothing here needs an orderly end: no state is lost with a server.
+    """
+    signals = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before any other thread or child is there
+
+    def wait() -> None:
+        os._exit(130 if signal.sigwait(signals) == signal.SIGINT else 0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def without_token_texts() -> None:
     """Leave out the text of each token: a decoder call for K tokens of every token scored.
 
@@ -40,15 +55,13 @@ def main(options_json: str) -> int:
 
     options = ServeOptions.from_json(options_json)
     os.register_at_fork(after_in_child=die_with_parent)
+    end_at_a_signal()
     sys.argv = ["vllm", "serve", *options.vllm_flags()]
     from vllm.entrypoints.cli.main import main as vllm_main
 
     without_token_texts()
     threading.Thread(target=_say_ready, args=(options,), daemon=True).start()
-    try:
-        vllm_main()
-    except KeyboardInterrupt:  # vLLM's way out of a start-up that a signal ended
-        return 130
+    vllm_main()
     return 0
 
 

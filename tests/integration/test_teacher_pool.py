@@ -72,7 +72,7 @@ def make_pool(monkeypatch):
     def make(*services):
         config = OmegaConf.create(
             {
-                "trainer": {"device": "cpu"},
+                "trainer": {"device": "cpu", "n_gpus_per_node": 1, "nnodes": 1},
                 "opdvr": {
                     "teacher_engine": "vllm",
                     "teacher_devices": len(services),

@@ -118,6 +118,9 @@ def test_one_token_more_than_the_model_has_positions(become):
         ([MODEL, "--max-model-len", "258"], "--max-model-len 258: .* give 257 at most"),
         ([MODEL, "--", "--api-key", "x"], "--api-key: every user sees .* TEACHER_API_KEY"),
         ([MODEL, "--", "--api-key=x"], "--api-key: every user sees"),
+        ([MODEL, "--", "--api_key", "x"], "--api-key: every user sees"),
+        ([MODEL, "--", "--api-k", "x"], "--api-key: every user sees"),
+        ([MODEL, "--", "--port", "9"], "--port belongs before the --"),
     ],
 )
 def test_mistakes_are_one_line(become, capfd, arguments, fault):

@@ -27,15 +27,18 @@ def end_at_a_signal() -> None:
     """SIGTERM and SIGINT end this process at once, its children by `die_with_parent`.
 
     vLLM's own handlers come and go while it loads, swallow a signal at times and answer others
-    with tracebacks. Nothing here needs an orderly end: no state is lost with a server.
+    with tracebacks, so nobody else may set one. Nothing here needs an orderly end: no state is
+    lost with a server.
     """
-    signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before any other thread or child is there
+    codes = {signal.SIGTERM: 0, signal.SIGINT: 130}
+    set_handler = signal.signal
+    for number, code in codes.items():
+        set_handler(number, lambda *_, code=code: os._exit(code))
 
-    def wait() -> None:
-        os._exit(130 if signal.sigwait(signals) == signal.SIGINT else 0)
+    def others_only(number: int, handler: Any) -> Any:  # noqa: ANN401
+        return signal.getsignal(number) if number in codes else set_handler(number, handler)
 
-    threading.Thread(target=wait, daemon=True).start()
+    signal.signal = others_only
 
 
 def without_token_texts() -> None:

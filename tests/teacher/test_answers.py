@@ -84,7 +84,7 @@ def test_an_empty_response_has_empty_scores():
         (body(FIRST, SECOND, {"0": {}} | entry(_1=-2.0)), "expected log-probs at token 3"),
         (body(FIRST, SECOND, entry(_0=-0.4, _1=-1.5, _5=-2.5)), "a more probable one beside them"),
         (body(FIRST, SECOND, entry(_0=-0.1, _1=-0.11)), "add up to 1 at most at token 3"),
-        (GOOD.replace(b"-3.0", b"NaN"), "expected log-probs at token 3|not that of a vLLM"),
+        (GOOD.replace(b"-3.0", b"NaN"), "expected log-probs at token 3|NaN in place of a number"),
         (GOOD.replace(b"-3.0", b"-Infinity"), "not that of a vLLM"),
         (GOOD.replace(b"-3.0", b"1e999"), "expected log-probs at token 3"),
         (body(FIRST, SECOND, THIRD, model="n"), "expected model 'm', the answer is of 'n'"),

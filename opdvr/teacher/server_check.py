@@ -146,8 +146,8 @@ class _ServerCheck:
             if model is not None and not same_last_part(card, model):
                 raise ValueError(
                     f"{OPTION}: {self.client.address} serves {card}, REWARD_MODEL_PATH "
-                    f"(reward_model.model.path) names {model}; set one to the other's, or leave "
-                    "REWARD_MODEL_PATH out"
+                    f"(reward_model.model.path) names {model}; set one to the other's (in the "
+                    "embedded task by DEMO_TEACHER), or leave REWARD_MODEL_PATH out"
                 )
             self._check_length(card.max_model_len)
             await self.scorer.meet()

@@ -23,7 +23,9 @@ def report(config: DictConfig) -> None:
     if not (folder / METRICS_NAME).exists():
         say(f"{folder} is not visible from here (a cluster's node wrote it): no summary")
         return
-    teacher = _demo_teacher(config) if config.opdvr.demo and distills(config) else {}
+    # with a teacher for each data source the model of the configuration may be none of them
+    local = "=http" not in str(config.opdvr.teacher_urls)
+    teacher = _demo_teacher(config) if config.opdvr.demo and distills(config) and local else {}
     text = render(summarise(folder), teacher)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     say(text)

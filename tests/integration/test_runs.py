@@ -163,3 +163,10 @@ def test_two_folders_are_two_runs(make_run, holder):
 def test_holding_makes_the_folder(tmp_path):
     with runs.hold(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b" / runs.LOCK).is_file()
+
+
+def test_a_teacher_that_moved_is_the_same_command():
+    moved = ["opdvr.teacher_urls='http://b:1'", "a=1", "opdvr.teacher_patience=5.0"]
+    assert runs.fingerprint(moved) == runs.fingerprint(["opdvr.teacher_urls='http://a:1'", "a=1"])
+    engines = (["opdvr.teacher_engine=vllm"], ["opdvr.teacher_engine=server"])
+    assert runs.fingerprint(engines[0]) != runs.fingerprint(engines[1])

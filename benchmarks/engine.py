@@ -14,14 +14,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks import engine_agreement, engine_failover, engine_overlap
+from benchmarks.engine_sides import OURS, PEERS, Scorers, random_sequences
 from benchmarks.measure import (
     CPU,
     TOTAL,
     Result,
     Seconds,
+    device,
     interleaved,
     note,
     over_rounds,
@@ -33,8 +34,6 @@ from benchmarks.random_model import Shape, write_random_model
 
 WARM_UP_ROUNDS = 1
 PARTS = ("throughput", "overlap", "agreement", "failover")
-OURS = "ours"
-WAYS = ("prompt_logprobs, dictionaries", "prompt_logprobs, flat lists")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,10 +75,6 @@ def run(options: argparse.Namespace) -> list[Result]:
     return results
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _throughput(options: argparse.Namespace, model: str, top_k: int, rounds: int) -> list[Result]:
     case = f"K={top_k}, {options.rows} x {options.response} tokens"
     setting = {
@@ -92,7 +87,7 @@ def _throughput(options: argparse.Namespace, model: str, top_k: int, rounds: int
     seconds, difference = _timed_ways(setting, rows, rounds)
     results = []
     tokens = options.rows * options.response
-    for peer in WAYS:
+    for peer in PEERS:
         for phase, unit in ((TOTAL, "tokens/s"), (CPU, "tokens/CPU s")):
             ours, theirs = (phase_of(seconds[name], phase) for name in (OURS, peer))
             ratios = [other / mine for mine, other in zip(ours, theirs, strict=True)]
@@ -103,9 +98,9 @@ def _throughput(options: argparse.Namespace, model: str, top_k: int, rounds: int
         return results
     peaks = {
         way: peak_mebibytes("benchmarks.engine:prepare", way=way, setting=setting, rows=rows)
-        for way in (OURS, *WAYS)
+        for way in (OURS, *PEERS)
     }
-    for peer in WAYS:
+    for peer in PEERS:
         ratio = peaks[peer] / peaks[OURS]
         results.append(Result(case, "peak memory", peaks[OURS], "MiB", peer, ratio))
     return results
@@ -115,13 +110,11 @@ def _timed_ways(
     setting: dict, rows: dict, rounds: int
 ) -> tuple[dict[str, list[Seconds]], dict[str, float]]:
     """Seconds of every way, and each peer's largest difference from ours in the log-probs."""
-    from benchmarks.engine_sides import Scorers, random_sequences
-
-    scorers = Scorers(device=_device(), **setting)
+    scorers = Scorers(device=device(), **setting)
     sequences = random_sequences(seed=0, **rows)
     ours = scorers.ways[OURS](sequences)
     difference = {}
-    for peer in WAYS:
+    for peer in PEERS:
         theirs = scorers.ways[peer](sequences)
         difference[peer] = max(
             float(np.abs(mine.log_probs - other.log_probs).max())
@@ -136,9 +129,7 @@ def _timed_ways(
 
 def prepare(way: str, setting: dict, rows: dict) -> object:
     """For benchmarks.memory: one call of a way, on an engine that has scored once."""
-    from benchmarks.engine_sides import Scorers, random_sequences
-
-    scorers = Scorers(device=_device(), **setting)
+    scorers = Scorers(device=device(), **setting)
     few = dict(rows, rows=1)
     scorers.ways[way](random_sequences(seed=1, **few))
     sequences = random_sequences(seed=0, **rows)

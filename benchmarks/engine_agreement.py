@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.measure import Result, note
+from benchmarks.measure import Result, device, note
 from benchmarks.served import ServedTeacher
 from opdvr.teacher.engines import Sequence
 
@@ -93,14 +93,13 @@ def _by_service(batch: dict[str, torch.Tensor], engine: str, dtype: str) -> np.n
     from opdvr.teacher.engines import TeacherSettings, Wanted
     from opdvr.teacher.service import ScoringService
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     width = batch["attention_mask"].shape[1]
     server = None
     if engine == "server":
         server = ServedTeacher(TEACHER)
         server.wait()
     urls = server.url if server else ""
-    settings = TeacherSettings(TEACHER, device, dtype, max_tokens=width, urls=urls)
+    settings = TeacherSettings(TEACHER, device(), dtype, max_tokens=width, urls=urls)
     service = ScoringService(engine, settings, Wanted())
     sequences = sequences_of(batch)
     service.submit(sequences)

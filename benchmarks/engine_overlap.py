@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from benchmarks.measure import Result, note, over_rounds
+from benchmarks.measure import Result, device, note, over_rounds
 from benchmarks.random_model import Shape, write_random_model
 
 PROMPT, LIMIT, ROWS = 16, 256, 48
@@ -34,7 +33,7 @@ def run(folder: Path, quick: bool, rounds: int | None) -> list[Result]:
     ]
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    teacher = context.Process(target=_serve, args=(paths[1], _device(), there), daemon=True)
+    teacher = context.Process(target=_serve, args=(paths[1], device(), there), daemon=True)
     teacher.start()
     rollout = _Rollout(paths[0], student.vocabulary, rows)
     assert here.recv() == "ready"
@@ -62,10 +61,6 @@ def run(folder: Path, quick: bool, rounds: int | None) -> list[Result]:
     ]
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def _lengths(rows: int, seed: int) -> list[int]:
     drawn = np.random.default_rng(seed).lognormal(LOG_MEAN, LOG_DEVIATION, rows)
     return np.clip(drawn, 1, LIMIT).astype(int).tolist()
@@ -79,7 +74,7 @@ class _Rollout:
         from opdvr.inference.environment import set_variables
         from opdvr.inference.requests import EngineSettings
 
-        settings = EngineSettings(model, _device(), "float32", PROMPT + LIMIT, max_num_seqs=rows)
+        settings = EngineSettings(model, device(), "float32", PROMPT + LIMIT, max_num_seqs=rows)
         set_variables(settings)
         from vllm import EngineArgs, LLMEngine
 

@@ -14,6 +14,8 @@ from opdvr.teacher.vllm import VllmEngine
 
 # Random ids stay clear of the special ones.
 FIRST_ID = 2
+OURS = "ours"
+PEERS = DICTIONARIES, FLAT_LISTS = "prompt_logprobs, dictionaries", "prompt_logprobs, flat lists"
 
 
 @dataclass
@@ -28,7 +30,6 @@ class Scorers:
     top_k: int
     device: str
     dtype: str
-    max_logprobs: int = 64
     ways: dict[str, Callable[[list[Sequence]], list[Scores]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -37,12 +38,12 @@ class Scorers:
         wanted = Wanted(top_k=self.top_k)
         self._engine = VllmEngine(settings, wanted, self._done, self._failed)
         self._runner = self._engine.llm.model_executor.driver_worker.worker.model_runner
-        self._engine.llm.model_config.max_logprobs = self.max_logprobs
+        self._engine.llm.model_config.max_logprobs = self.top_k  # vLLM refuses more
         self._tiled = self._runner._get_prompt_logprobs_dict
         self.ways = {
-            "ours": self.ours,
-            "prompt_logprobs, dictionaries": self.dictionaries,
-            "prompt_logprobs, flat lists": self.flat_lists,
+            OURS: self.ours,
+            DICTIONARIES: self.dictionaries,
+            FLAT_LISTS: self.flat_lists,
         }
 
     def _done(self, key: int, scores: Scores) -> None:

@@ -150,6 +150,11 @@ def phase_of(seconds: Sequence[Seconds], phase: str = TOTAL) -> list[float]:
     return [measured[phase] for measured in seconds]
 
 
+def device() -> str:
+    """Where models run here: "cuda" or "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def note(text: str) -> None:
     """Progress, kept out of the table's stream."""
     print(text, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.config import distills
+from opdvr.integration.teacher_settings import has_several_teachers
 from opdvr.integration.terminal import say
 from opdvr.report.curves import plot_curves
 from opdvr.report.run_folder import METRICS_NAME
@@ -23,9 +24,10 @@ def report(config: DictConfig) -> None:
     if not (folder / METRICS_NAME).exists():
         say(f"{folder} is not visible from here (a cluster's node wrote it): no summary")
         return
-    # with a teacher for each data source the model of the configuration may be none of them
-    local = "=http" not in str(config.opdvr.teacher_urls)
-    teacher = _demo_teacher(config) if config.opdvr.demo and distills(config) and local else {}
+    teacher = {}
+    # Of several teachers the configuration's model may be none.
+    if config.opdvr.demo and distills(config) and not has_several_teachers(config):
+        teacher = _demo_teacher(config)
     text = render(summarise(folder), teacher)
     (folder / SUMMARY).write_text(text + "\n", encoding="utf-8")
     say(text)

@@ -19,13 +19,12 @@ from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_st
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
 from opdvr.integration.teacher_settings import (
-    API_KEY_VARIABLE,
     UNNAMED_TEACHER,
     loads_weights,
     teacher_settings,
 )
 from opdvr.integration.terminal import output_in_log, say, stage
-from opdvr.teacher.engines import TeacherError
+from opdvr.teacher.engines import API_KEY_VARIABLE, TeacherError
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39

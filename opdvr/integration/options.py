@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from opdvr.teacher import ENGINES
+from opdvr.teacher.engines import TeacherSettings
 from opdvr.verifier.custom import OWN as OWN_VERIFIER
 from opdvr.verifier.extract import ANSWER_FORMS, BOXED
 
@@ -116,9 +117,9 @@ class OpdvrOptions:
     teacher_urls: str = ""
     teacher_devices: int = 0
     teacher_parallel_size: int = 1
-    teacher_timeout: float = 600.0
-    teacher_patience: float = 600.0
-    teacher_max_in_flight: int = 64
+    teacher_timeout: float = TeacherSettings.timeout_s
+    teacher_patience: float = TeacherSettings.patience_s
+    teacher_max_in_flight: int = TeacherSettings.max_in_flight
     teacher_entropy: bool = True
     student_logprobs: str = "auto"
     log_entropy: bool = True

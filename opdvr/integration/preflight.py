@@ -253,7 +253,7 @@ def check_teacher_servers(config: DictConfig, sources: set[str]) -> list[str]:
     )
     tokens = read_vocabulary(folder) if folder and options.log_prob_top_k else None
     wanted = Wanted(options.log_prob_top_k, vocabulary=max(tokens) + 1 if tokens else None)
-    return check_servers(settings, wanted, sources, folder, settings.model or None)
+    return check_servers(settings, wanted, sources, folder)
 
 
 def _n_gpus(config: DictConfig) -> int:

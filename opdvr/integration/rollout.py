@@ -149,9 +149,9 @@ def _assemble(
         "rollout_log_probs": rollout_logprobs,
         "truncated": np.concatenate([part["finish"] for part in parts]) == FINISH_LENGTH,
     }
-    for key in (TEACHER_KEYS, TEACHER_PLACES):  # only where responses went to a teacher
-        if key in parts[0]:
-            tensors[key] = np.concatenate([part[key] for part in parts])
+    # only where responses went to a teacher
+    handed_over = [key for key in (TEACHER_KEYS, TEACHER_PLACES) if key in parts[0]]
+    tensors |= {key: np.concatenate([part[key] for part in parts]) for key in handed_over}
     return DataProto(
         batch=TensorDict({k: torch.from_numpy(v) for k, v in tensors.items()}, batch_size=rows),
         non_tensor_batch={"__num_turns__": np.full(rows, 2, dtype=np.int32)},

@@ -27,6 +27,7 @@ from opdvr.integration.scoring import (
 )
 from opdvr.integration.teacher_settings import teacher_settings
 from opdvr.integration.terminal import say
+from opdvr.report.metrics import TEACHER_BUSY, TEACHER_HIDDEN, TEACHER_WAIT
 from opdvr.teacher.engines import Sequence, TeacherError, TeacherUnavailable, Wanted
 from opdvr.teacher.service import SERVICE_THREADS, Collected, ScoringService
 
@@ -147,9 +148,9 @@ class TeacherPool:
         busy_s = sum(part.busy_s for _, part in parts)
         hidden_s = sum(part.hidden_s for _, part in parts) if any_early else 0.0
         self._metrics = {
-            "opd/teacher_wait_seconds": time.perf_counter() - asked,
-            "opd/teacher_busy_seconds": busy_s,
-            "opd/teacher_hidden_frac": hidden_s / busy_s if busy_s else 0.0,
+            TEACHER_WAIT: time.perf_counter() - asked,
+            TEACHER_BUSY: busy_s,
+            TEACHER_HIDDEN: hidden_s / busy_s if busy_s else 0.0,
         }
         return _padded(parts, batch.batch["attention_mask"], batch.batch["response_mask"])
 
@@ -204,9 +205,14 @@ class TeacherPool:
         Who waits long is told what the engine has to say.
         """
         try:
+            waited = False
             while not ray.wait([call], timeout=_NEWS_S)[0]:
                 self._say_news(place)
-            return ray.get(call)
+                waited = True
+            answer = ray.get(call)
+            if waited:  # who was told of a loss is told of its end too
+                self._say_news(place)
+            return answer
         except ray.exceptions.RayActorError as error:
             del self._services[place]
             others = "its work goes to the others" if self._services else "it was the last one"

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from opdvr.integration.options import OpdvrOptions
 from opdvr.teacher import ENGINES
-from opdvr.teacher.addresses import read_addresses
-from opdvr.teacher.engines import EngineKind, Secret, TeacherSettings, Wanted
+from opdvr.teacher.addresses import ANY_SOURCE, read_addresses
+from opdvr.teacher.engines import EngineKind, TeacherSettings, Wanted, read_api_key
 
 if TYPE_CHECKING:
     from opdvr.integration.scoring import Plan
 
 UNNAMED_TEACHER = "Qwen3-4B-RL"  # the published name of a model that has no public address
-API_KEY_VARIABLE = "TEACHER_API_KEY"
-# Strategies for which the student names the ids at which it wants the teacher's log-probs.
+# Strategies that ask the teacher about ids of its own choice alone; for the others the student
+# chooses. The core's STRATEGIES say it too, but torch may not be imported this early.
 OWN_TOP_K_SUFFICES = ("only_tch",)
 # Share of the memory of a device that is the teacher's own; of a shared one it is the rollout's.
 _OWN_MEMORY_UTILIZATION = 0.9
@@ -36,6 +35,12 @@ def has_own_engine(config: DictConfig) -> bool:
 def loads_weights(config: DictConfig) -> bool:
     """Whether there is a teacher, and this run loads its weights."""
     return bool(config.reward_model.enable) and engine_kind(config).local_weights
+
+
+def has_several_teachers(config: DictConfig) -> bool:
+    """Whether data sources have servers of their own."""
+    urls = config.opdvr.teacher_urls
+    return bool(urls) and set(read_addresses(urls).by_source) != {ANY_SOURCE}
 
 
 def shares_devices(config: DictConfig) -> bool:
@@ -60,18 +65,11 @@ def teacher_settings(config: DictConfig) -> TeacherSettings:
         memory_utilization=shared_utilization if shares else _OWN_MEMORY_UTILIZATION,
         shares_devices=shares,
         urls=options.teacher_urls,
-        api_key=_api_key(),
+        api_key=read_api_key(),
         timeout_s=options.teacher_timeout,
         patience_s=options.teacher_patience,
         max_in_flight=options.teacher_max_in_flight,
     )
-
-
-def _api_key() -> Secret:
-    key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ValueError(f"{API_KEY_VARIABLE} holds characters that no HTTP header can carry")
-    return Secret(key)
 
 
 def teacher_wanted(options: OpdvrOptions, plan: Plan, vocabulary: int) -> Wanted:
@@ -112,46 +110,47 @@ def choose_teacher(config: DictConfig, options: OpdvrOptions) -> None:
         options.teacher_devices = config.opdvr.teacher_devices = pool.n_gpus_per_node * pool.nnodes
     if kind.factory is not None:
         pool.enable_resource_pool = False  # verl would hold those devices for a worker group
-    _check_devices(config, kind, options)
+    _check_devices(kind, options)
 
 
 def _refuse_what_it_cannot(kind: EngineKind, options: OpdvrOptions) -> None:
-    able = [other.name for other in ENGINES.values()]
     engine = f"TEACHER_ENGINE={kind.name} (opdvr.teacher_engine)"
     if options.teacher_temperature != 1 and not kind.any_temperature:
-        able = [other.name for other in ENGINES.values() if other.any_temperature]
         raise ValueError(
             f"TEACHER_TEMPERATURE={options.teacher_temperature:g} (opdvr.teacher_temperature): "
             f"{engine} scores at temperature 1 alone, and log-probs cannot be rescaled afterwards; "
-            f"use TEACHER_TEMPERATURE=1 or TEACHER_ENGINE={' or '.join(able)}"
+            f"use TEACHER_TEMPERATURE=1 or {_engines_with('any_temperature')}"
         )
     chosen = options.top_k_strategy not in OWN_TOP_K_SUFFICES
     if options.log_prob_top_k and chosen and not kind.any_ids:
-        able = [other.name for other in ENGINES.values() if other.any_ids]
         raise ValueError(
             f"TOP_K_STRATEGY={options.top_k_strategy} (opdvr.top_k_strategy) needs the teacher's "
             f"log-probs at ids that the student chose, but {engine} gives its own top K alone; use "
-            f"TOP_K_STRATEGY={' or '.join(OWN_TOP_K_SUFFICES)} or "
-            f"TEACHER_ENGINE={' or '.join(able)}"
+            f"TOP_K_STRATEGY={' or '.join(OWN_TOP_K_SUFFICES)} or {_engines_with('any_ids')}"
         )
     if options.full_vocabulary != "none" and not kind.hidden_states:
-        able = [other.name for other in ENGINES.values() if other.hidden_states]
         raise ValueError(
             f"FULL_VOCABULARY={options.full_vocabulary} (opdvr.full_vocabulary) needs the "
             f"teacher's hidden states, which {engine} does not give; use "
-            f"TEACHER_ENGINE={' or '.join(able)}"
+            f"{_engines_with('hidden_states')}"
         )
 
 
-def _check_devices(config: DictConfig, kind: EngineKind, options: OpdvrOptions) -> None:
+def _engines_with(ability: str) -> str:
+    able = [kind.name for kind in ENGINES.values() if getattr(kind, ability)]
+    return f"TEACHER_ENGINE={' or '.join(able)}"
+
+
+def _check_devices(kind: EngineKind, options: OpdvrOptions) -> None:
     size, devices = options.teacher_parallel_size, options.teacher_devices
     parallel = f"TEACHER_PARALLEL_SIZE={size} (opdvr.teacher_parallel_size)"
     if kind.name != "vllm":
-        if size != 1 or devices:
-            raise ValueError(
-                f"{parallel} and TEACHER_DEVICES={devices} (opdvr.teacher_devices) are for "
-                f"TEACHER_ENGINE=vllm; {kind.name} does not read them"
-            )
+        of_devices = f"TEACHER_DEVICES={devices} (opdvr.teacher_devices)"
+        for is_set, option in ((size != 1, parallel), (devices, of_devices)):
+            if is_set:
+                raise ValueError(
+                    f"{option} is for TEACHER_ENGINE=vllm; {kind.name} does not read it"
+                )
     elif devices % size:
         raise ValueError(
             f"TEACHER_DEVICES={devices} (opdvr.teacher_devices) is no multiple of {parallel}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from opdvr.report.redact import REDACTED
+from opdvr.teacher.engines import API_KEY_VARIABLE
 
 OPTION = "TEACHER_URLS (opdvr.teacher_urls)"
 FORM = "http://host:port, or data_source=http://host:port for the teacher of one data source"
@@ -115,7 +116,7 @@ def _address(url: str, item: str) -> Address:
     if parts.username is not None:
         raise ValueError(
             f"{shown} has a user name or password in it, which would stand in process lists and "
-            "logs; leave it out, and set TEACHER_API_KEY in the environment"
+            f"logs; leave it out, and set {API_KEY_VARIABLE} in the environment"
         )
     place = host if port is None else f"{host}:{port}"
     return Address(f"{parts.scheme}://{place}{path}")

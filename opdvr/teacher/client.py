@@ -19,7 +19,7 @@ import numpy as np
 
 from opdvr.teacher.addresses import Address
 from opdvr.teacher.answers import Malformed, server_message
-from opdvr.teacher.engines import Secret, TeacherError
+from opdvr.teacher.engines import API_KEY_VARIABLE, Secret, TeacherError
 from opdvr.teacher.served_models import ModelCard
 
 _CONNECT_S = 10.0
@@ -185,8 +185,8 @@ class Client:
         said = self._without_secrets(server_message(reply.body))
         if status in (401, 403):
             raise TeacherError(
-                f"teacher server {self.address} refuses the key ({status}): set TEACHER_API_KEY "
-                "to the key that it was started with"
+                f"teacher server {self.address} refuses the key ({status}): set "
+                f"{API_KEY_VARIABLE} to the key that it was started with"
             )
         if status == 429:
             raise Busy(_seconds(reply.retry_after))

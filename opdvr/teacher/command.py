@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from opdvr.teacher import serve
+from opdvr.teacher.engines import API_KEY_VARIABLE, read_api_key
 
 USER_MISTAKE = 2
-API_KEY_VARIABLE = "TEACHER_API_KEY"
 _USAGE = "opdvr teacher serve MODEL [options] [-- flags of vllm serve]"
 
 
@@ -20,8 +20,7 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(own)
     try:
-        key = os.environ.get(API_KEY_VARIABLE, "").strip()
-        serve.become_server(_serve_options(options, further), key)
+        serve.become_server(_serve_options(options, further), read_api_key().reveal())
     except ValueError as mistake:
         print(f"opdvr teacher: {' '.join(str(mistake).split())}", file=sys.stderr)
     return USER_MISTAKE

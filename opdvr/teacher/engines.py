@@ -5,6 +5,7 @@ T response tokens of one response, K candidates a token.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -125,6 +126,13 @@ class Engine(Protocol):
         """Stop; work in hand is dropped."""
 
 
+# Sequences in the making at once in a vLLM engine. Prefill needs few: a batch is full at some
+# thousand tokens.
+SCORING_SEQUENCES = 64
+# A key in the environment is in no command line and no configuration.
+API_KEY_VARIABLE = "TEACHER_API_KEY"
+
+
 class Secret:
     """A text that no log, traceback or configuration dump shows."""
 
@@ -142,6 +150,18 @@ class Secret:
         return "<secret>" if self._text else "<no secret>"
 
 
+def read_api_key() -> Secret:
+    """TEACHER_API_KEY of this process, empty where it is not set.
+
+    Raises:
+        ValueError: it cannot stand in a header.
+    """
+    key = os.environ.get(API_KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError(f"{API_KEY_VARIABLE} holds characters that no HTTP header can carry")
+    return Secret(key)
+
+
 @dataclass(frozen=True)
 class TeacherSettings:
     """How a teacher engine is set up. Fields that an engine does not need keep their defaults.
@@ -154,7 +174,6 @@ class TeacherSettings:
         trust_remote_code: run the model folder's own code.
         tensor_parallel: devices that one engine spreads over.
         memory_utilization: share of a device's memory that a vLLM engine may take.
-        batch_tokens: tokens of one forward pass of a vLLM engine.
         shares_devices: the rollout has the same devices: sleep while the teacher has no work.
         urls: addresses of running servers, as `addresses.read_addresses` takes them.
         api_key: sent to the servers.
@@ -170,7 +189,6 @@ class TeacherSettings:
     trust_remote_code: bool = False
     tensor_parallel: int = 1
     memory_utilization: float = 0.5
-    batch_tokens: int | None = None
     shares_devices: bool = False
     urls: str = ""
     api_key: Secret = field(default_factory=lambda: Secret(""))

@@ -186,7 +186,7 @@ class Pool:
         now = time.monotonic()
         if now < server.not_before:
             return
-        if not server.reason.startswith(str(failure)):
+        if server.reason != str(failure):
             announce(f"{server.address}: {failure}; sending fewer at once")
         server.reason = str(failure)
         wait = server.take_fewer(now, min(failure.retry_after_s, self._settings.patience_s))

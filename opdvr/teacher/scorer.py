@@ -42,8 +42,8 @@ class Scorer:
             Unreachable, Busy: try again later.
             WrongAnswer: no model to score with, a faulty probe, or another model than before.
         """
-        await self._client.health()
         try:
+            await self._client.health()
             card = choose_model(await self._client.models(), self._model)
         except (Malformed, Missing) as fault:
             raise self._wrong(str(fault)) from None

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from opdvr.inference.environment import variables
 from opdvr.inference.requests import EngineSettings
+from opdvr.teacher.engines import SCORING_SEQUENCES
 
 DEFAULT_PORT = 8000
 # More than any run asks for; what is not asked for costs nothing.
 DEFAULT_MAX_LOGPROBS = 128
 # vLLM does not reckon with the logits of prompts when it sizes its cache: room for them.
 DEFAULT_MEMORY_UTILIZATION = 0.85
-_MAX_SEQUENCES = 64
 _CPU_CACHE_GIB = 4
 # Logits of one batch in the model's dtype, their log-softmax and its copy: bytes a number, and
 # what they may take in all. It bounds the tokens of a batch: 2,304 at 152,000 ids.
@@ -83,7 +83,7 @@ class ServeOptions:
             dtype=self.dtype,
             max_model_len=self.max_model_len or self.positions or _MOST_BATCH_TOKENS,
             tensor_parallel=self.tensor_parallel,
-            max_num_seqs=_MAX_SEQUENCES,
+            max_num_seqs=SCORING_SEQUENCES,
             gpu_memory_utilization=self.memory_utilization,
             cpu_cache_gib=_CPU_CACHE_GIB,
         )
@@ -99,7 +99,7 @@ class ServeOptions:
         """Arguments of `vllm serve`."""
         flags = [self.model, "--host", self.host, "--port", str(self.port)]
         flags += ["--dtype", self.dtype, "--max-logprobs", str(self.max_logprobs)]
-        flags += ["--max-num-seqs", str(_MAX_SEQUENCES)]
+        flags += ["--max-num-seqs", str(SCORING_SEQUENCES)]
         flags += ["--max-num-batched-tokens", str(self.batch_tokens()), "--enable-chunked-prefill"]
         # Scored tokens are not read from a prefix cache; graphs are for decoding; the sampling
         # defaults of a model are not for scoring.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,16 +30,15 @@ def check_servers(
     wanted: Wanted,
     sources: set[str],
     tokenizer_folder: Path | None,
-    model: str | None,
 ) -> list[str]:
     """Ask every server what it has, and one probe; imports no torch and no vLLM.
 
     Args:
-        settings: addresses, key, and max_tokens of the longest sequence.
+        settings: addresses, key, max_tokens of the longest sequence, and the model: it chooses
+            among several of a server, and where there is one teacher its name has to fit.
         wanted: what the run will ask.
         sources: data sources of the training rows; empty where they are not known.
         tokenizer_folder: the student's tokenizer; None leaves it uncompared.
-        model: REWARD_MODEL_PATH where it was set, else None.
 
     Returns:
         Warnings, one line each.
@@ -57,12 +55,7 @@ def check_servers(
         if used and source not in used:
             of = f"data_source {source!r}" if source else "all other data sources"
             warnings.append(f"{OPTION}: the servers of {of} have no row to score")
-    if model is not None and set(addresses.by_source) == {ANY_SOURCE}:
-        settings = dataclasses.replace(settings, model=model)
-    else:  # several teachers are not all REWARD_MODEL_PATH
-        settings = dataclasses.replace(settings, model=model or "")
-        model = None
-    return warnings + asyncio.run(_check(settings, wanted, addresses, vocabulary, model))
+    return warnings + asyncio.run(_check(settings, wanted, addresses, vocabulary))
 
 
 async def _check(
@@ -70,8 +63,9 @@ async def _check(
     wanted: Wanted,
     addresses: Addresses,
     vocabulary: Vocabulary | None,
-    model: str | None,
 ) -> list[str]:
+    # Several teachers are not all REWARD_MODEL_PATH.
+    one_teacher = set(addresses.by_source) == {ANY_SOURCE}
     servers = dict.fromkeys(a for group in addresses.by_source.values() for a in group)
     async with new_session() as session:
         with ThreadPoolExecutor(1) as parse:
@@ -81,7 +75,7 @@ async def _check(
             }
             await _wait_for(checks)
             found = await asyncio.gather(
-                *(check.run(vocabulary, model) for check in checks.values())
+                *(check.run(vocabulary, one_teacher) for check in checks.values())
             )
     for group in addresses.by_source.values():
         for other in group[1:]:
@@ -107,7 +101,8 @@ async def _wait_for(checks: dict[Address, _ServerCheck]) -> None:
                 "`python -m opdvr teacher serve MODEL`, or leave it out"
             )
         if not said and time.monotonic() > quiet_until:
-            say(f"opdvr: waiting up to {WAIT_S:g} s for the teacher server {names}")
+            reason = next(filter(None, reasons))
+            say(f"opdvr: waiting up to {WAIT_S:g} s for the teacher server {names} ({reason})")
             said = True
         await asyncio.sleep(min(_TRY_AGAIN_S, WAIT_S / 10))
 
@@ -135,15 +130,16 @@ class _ServerCheck:
             await self.client.health()
         except (Unreachable, Busy) as error:
             return str(error)
-        except TeacherError as error:
-            raise ValueError(str(error)) from None
+        except (Malformed, TeacherError) as error:
+            raise ValueError(f"{OPTION}: {self.client.address}: {error}") from None
         return None
 
-    async def run(self, vocabulary: Vocabulary | None, model: str | None) -> list[str]:
+    async def run(self, vocabulary: Vocabulary | None, one_teacher: bool) -> list[str]:
         """Warnings; ValueError for what cannot work."""
+        model = self._settings.model
         try:
-            card = choose_model(await self.client.models(), self._settings.model or None)
-            if model is not None and not same_last_part(card, model):
+            card = choose_model(await self.client.models(), model or None)
+            if model and one_teacher and not same_last_part(card, model):
                 raise ValueError(
                     f"{OPTION}: {self.client.address} serves {card}, REWARD_MODEL_PATH "
                     f"(reward_model.model.path) names {model}; set one to the other's (in the "

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from opdvr.teacher.engines import (
+    SCORING_SEQUENCES,
     Done,
     EngineKind,
     Failed,
@@ -36,8 +37,6 @@ KIND = EngineKind(
     entropy=True,
     local_weights=True,
 )
-# Sequences in the making at once. Prefill needs few: a batch is full at some thousand tokens.
-_MAX_SEQUENCES = 64
 # How often somebody who waits for the engine's thread looks whether it is still there.
 _ALIVE_S = 1.0
 # Attention cache on the CPU, GiB.
@@ -175,7 +174,7 @@ def _load(settings: TeacherSettings, wanted: Wanted) -> Any:  # noqa: ANN401
         dtype=settings.dtype,
         max_model_len=settings.max_tokens + 1,  # and the token that vLLM samples
         tensor_parallel=settings.tensor_parallel,
-        max_num_seqs=_MAX_SEQUENCES,
+        max_num_seqs=SCORING_SEQUENCES,
         gpu_memory_utilization=settings.memory_utilization,
         cpu_cache_gib=_CPU_CACHE_GIB,
     )
@@ -194,8 +193,6 @@ def _load(settings: TeacherSettings, wanted: Wanted) -> Any:  # noqa: ANN401
         "enable_sleep_mode": settings.shares_devices,
         "worker_extension_cls": "opdvr.teacher.vllm_head.ScoringExtension",
     }
-    if settings.batch_tokens is not None:
-        arguments["max_num_batched_tokens"] = settings.batch_tokens
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     how = engine.collective_rpc("score_with_tiled_head", args=(wanted,))[0]
     print(f"opdvr: teacher: vLLM engine on {Path(settings.model).name}, scoring with {how}")

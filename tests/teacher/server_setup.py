@@ -3,7 +3,7 @@
 import threading
 
 import numpy as np
-from fake_server import VOCABULARY
+from fake_server import VOCABULARY, expected
 
 from opdvr.teacher.engines import Secret, Sequence, TeacherSettings, Wanted
 from opdvr.teacher.server import ServerEngine
@@ -73,3 +73,15 @@ class Running:
         if self.failures:
             raise self.failures[0]
         return [self.scores[s.key] for s in work]
+
+
+def require_right(work, scores, k=0, seed=0):
+    for sequence, found in zip(work, scores, strict=True):
+        own, ids, values = expected(sequence.token_ids, sequence.response_start, k, seed)
+        np.testing.assert_allclose(found.log_probs, own, atol=1e-6)
+        assert (found.log_probs != 0).all()
+        if k:
+            np.testing.assert_array_equal(found.top_ids, ids)
+            np.testing.assert_allclose(found.top_log_probs, values, atol=1e-6)
+        else:
+            assert found.top_ids is None

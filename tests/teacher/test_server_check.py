@@ -22,7 +22,8 @@ STUDENT = ROOT / "opdvr/demo/models/student"
 
 def check(urls, sources=(), k=2, tokenizer=None, model=None, **options):
     wanted = Wanted(top_k=k, vocabulary=VOCABULARY)
-    return check_servers(settings(urls, **options), wanted, set(sources), tokenizer, model)
+    settled = settings(urls, model=model or "", **options)
+    return check_servers(settled, wanted, set(sources), tokenizer)
 
 
 def refused(fault, *arguments, **options):

@@ -8,8 +8,8 @@ import traceback
 import numpy as np
 import pytest
 from aiohttp import web
-from fake_server import ABORT, VOCABULARY, FakeServer, after_probe, expected, wait_for
-from server_setup import Running, sequences
+from fake_server import ABORT, VOCABULARY, FakeServer, after_probe, wait_for
+from server_setup import Running, require_right, sequences
 
 from opdvr.teacher import pool_state
 from opdvr.teacher.engines import TeacherError, TeacherUnavailable, WrongAnswer
@@ -18,18 +18,6 @@ from opdvr.teacher.engines import TeacherError, TeacherUnavailable, WrongAnswer
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
     monkeypatch.setattr(pool_state, "FIRST_WAIT_S", 0.02)
-
-
-def require_right(work, scores, k=0, seed=0):
-    for sequence, found in zip(work, scores, strict=True):
-        own, ids, values = expected(sequence.token_ids, sequence.response_start, k, seed)
-        np.testing.assert_allclose(found.log_probs, own, atol=1e-6)
-        assert (found.log_probs != 0).all()
-        if k:
-            np.testing.assert_array_equal(found.top_ids, ids)
-            np.testing.assert_allclose(found.top_log_probs, values, atol=1e-6)
-        else:
-            assert found.top_ids is None
 
 
 @pytest.mark.parametrize("k", [0, 1, 5])

@@ -5,8 +5,7 @@ import time
 import pytest
 from aiohttp import web
 from fake_server import FakeServer, after_probe
-from server_setup import Running, sequences
-from test_server_engine import require_right
+from server_setup import Running, require_right, sequences
 
 from opdvr.teacher.engines import WrongAnswer
 

@@ -80,9 +80,10 @@ def _say_ready(options: Any) -> None:  # noqa: ANN401
                 break
         except OSError:  # not yet
             time.sleep(_POLL_S)
+    with_key = " and the TEACHER_API_KEY of here" if "VLLM_API_KEY" in os.environ else ""
     line = (
         f"opdvr: teacher: ready at {options.url} ({options.model}), use TEACHER_ENGINE=server "
-        f"TEACHER_URLS={options.url}\n"
+        f"TEACHER_URLS={options.url}{with_key}\n"
     )
     os.write(sys.__stdout__.fileno(), line.encode())  # vLLM puts a prefix before what is printed
 

@@ -10,13 +10,16 @@ COMMANDS = {
     "train": ("opdvr.integration.launch", "train; Hydra overrides key=value, see README.md"),
     "data": ("opdvr.data.command", "build, check and show data sets"),
     "eval": ("opdvr.eval.command", "sample from a model, score it, compare two evaluations"),
+    "sft": ("opdvr.sft.command", "teacher rollouts, and supervised training on them"),
+    "pipeline": ("opdvr.pipeline.command", "rollouts, cold start, OPDVR, evaluation in one"),
+    "diagnose": ("opdvr.diagnose.command", "whether a student can be distilled from a teacher"),
     "teacher": ("opdvr.teacher.command", "serve a teacher to runs on this or other machines"),
 }
 
 
 def usage() -> str:
     """The commands, one a line."""
-    lines = [f"  {name:<8}{summary}" for name, (_, summary) in COMMANDS.items()]
+    lines = [f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(["usage: opdvr COMMAND ...", "", "commands:", *lines]) + "\n"
 
 

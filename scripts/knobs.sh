@@ -4,6 +4,7 @@
 
 # variable, kind, option. Kinds: bool; int>=N; real; text; model and data (must exist if local);
 # folder (may not exist yet); one:A|B|C.
+# shellcheck disable=SC2034  # used by lib.sh
 KNOBS='
 LOG_PROB_TOP_K                  int>=0  opdvr.log_prob_top_k
 TOP_K_STRATEGY                  one:only_stu|only_tch|intersection|union|union-intersection  opdvr.top_k_strategy
@@ -42,6 +43,8 @@ PARALLEL_SIZE                   int>=1  opdvr.parallel_size
 MODEL_DTYPE                     one:bfloat16|float32  opdvr.model_dtype
 USE_KL                          bool    opdvr.use_kl
 ACTOR_LR                        real    actor_rollout_ref.actor.optim.lr
+LORA_RANK                       int>=0  actor_rollout_ref.model.lora_rank
+LORA_ALPHA                      int>=1  actor_rollout_ref.model.lora_alpha
 VAL_TEMPERATURE                 real    actor_rollout_ref.rollout.val_kwargs.temperature
 VAL_TOP_P                       real    actor_rollout_ref.rollout.val_kwargs.top_p
 VAL_N                           int>=1  actor_rollout_ref.rollout.val_kwargs.n
@@ -60,8 +63,36 @@ TOTAL_EPOCHS                    int>=1  trainer.total_epochs
 TOTAL_STEPS                     int>=1  trainer.total_training_steps
 PPO_MAX_TOKEN_LEN_PER_GPU       int>=1  actor_rollout_ref.actor.ppo_max_token_len_per_gpu
 LOG_PROB_MAX_TOKEN_LEN_PER_GPU  int>=1  actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu
-DEMO_STUDENT                    one:careless|other-style  opdvr.demo_student
+DEMO_STUDENT                    one:careless|other-style|other-pretraining  opdvr.demo_student
 DEMO_TEACHER                    one:faulty|good  opdvr.demo_teacher
+'
+
+# The same of sft.sh.
+# shellcheck disable=SC2034  # used by lib.sh
+SFT_KNOBS='
+ACTOR_MODEL_PATH        model   model.path
+TRAIN_DATASET           data    data.train_files
+TEST_DATASET            data    data.val_files
+BATCH_SIZE              int>=1  data.train_batch_size
+MAX_LENGTH              int>=1  data.max_length
+MAX_TOKEN_LEN_PER_GPU   int>=1  data.max_token_len_per_gpu
+ACTOR_LR                real    optim.lr
+LR_SCHEDULE             one:constant|cosine  optim.lr_scheduler_type
+WARMUP_RATIO            real    optim.lr_warmup_steps_ratio
+LORA_RANK               int>=0  model.lora_rank
+LORA_ALPHA              int>=1  model.lora_alpha
+MODEL_DTYPE             one:bfloat16|float32  sft.model_dtype
+THINKING                bool    sft.thinking
+PARALLEL_SIZE           int>=1  engine.ulysses_sequence_parallel_size
+PROJECT_NAME            text    trainer.project_name
+EXPERIMENT_NAME         text    trainer.experiment_name
+FINAL_CKPT_DIR          folder  trainer.default_local_dir
+NGPUS_PER_NODE          int>=1  trainer.n_gpus_per_node
+SAVE_FREQ               int>=-1 trainer.save_freq
+TEST_FREQ               int>=-1 trainer.test_freq
+TOTAL_EPOCHS            int>=1  trainer.total_epochs
+TOTAL_STEPS             int>=1  trainer.total_training_steps
+SEED                    int>=0  trainer.seed
 '
 
 # Text as a Hydra override value that arrives as the same text. Always quoted, so that 12, true, a,b
@@ -163,12 +194,12 @@ knob_value() { # VARIABLE KIND
   esac
 }
 
-# Appends an override to OVERRIDES for every knob that is set.
-add_knobs() {
+# Appends an override to OVERRIDES for every knob of the table that is set.
+add_knobs() { # TABLE
   local variable kind option value
   while read -r variable kind option; do
     if [[ -z $variable || -z ${!variable:-} ]]; then continue; fi
     value=$(knob_value "$variable" "$kind")
     OVERRIDES+=("$option=$value")
-  done <<<"$KNOBS"
+  done <<<"$1"
 }

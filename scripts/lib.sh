@@ -35,9 +35,9 @@ named_in() { # OPTION OVERRIDE...: whether one of the overrides sets the option
 }
 
 # Appends task=demo where it was asked for, or where there is nothing else that could run.
-add_task() { # DEVICE OVERRIDE...
-  local device=$1
-  shift
+add_task() { # DEVICE MODEL_OPTION OVERRIDE...
+  local device=$1 model_option=$2
+  shift 2
   if named_in task "$@"; then return; fi
   case ${OPDVR_TASK:-} in
     demo) OVERRIDES+=(task=demo) && return ;;
@@ -46,7 +46,7 @@ add_task() { # DEVICE OVERRIDE...
     *) die "OPDVR_TASK='$OPDVR_TASK' is unknown: use demo or none" ;;
   esac
   if [[ $device == cuda || -n ${ACTOR_MODEL_PATH:-} ]]; then return; fi
-  if named_in actor_rollout_ref.model.path "$@"; then return; fi
+  if named_in "$model_option" "$@"; then return; fi
   OVERRIDES+=(task=demo)
   say "no GPU and no ACTOR_MODEL_PATH: running the embedded task, with its own small models and data"
   say "to train your own: ACTOR_MODEL_PATH=… REWARD_MODEL_PATH=… TRAIN_DATASET=… TEST_DATASET=… bash ${0##*/}"
@@ -79,13 +79,24 @@ run_opdvr() { # DEVICE ARGUMENT...
   exec "${command[@]}"
 }
 
-launch() { # OVERRIDE...
-  local device
-  device=$(device_for "$@")
+# Appends what device, task and variables say to OVERRIDES, and sets DEVICE.
+gather_overrides() { # MODEL_OPTION TABLE OVERRIDE...
+  local model_option=$1 table=$2
+  shift 2
+  DEVICE=$(device_for "$@")
   as_bool DRY_RUN "${DRY_RUN:-False}" >/dev/null
-  OVERRIDES=("platform=$device")
-  add_task "$device" "$@"
-  add_knobs
+  OVERRIDES=("platform=$DEVICE")
+  add_task "$DEVICE" "$model_option" "$@"
+  add_knobs "$table"
+}
+
+launch() { # OVERRIDE...
+  gather_overrides actor_rollout_ref.model.path "$KNOBS" "$@"
   check_together
-  run_opdvr "$device" train "${OVERRIDES[@]}" "$@"
+  run_opdvr "$DEVICE" train "${OVERRIDES[@]}" "$@"
+}
+
+launch_sft() { # OVERRIDE...
+  gather_overrides model.path "$SFT_KNOBS" "$@"
+  run_opdvr "$DEVICE" sft train "${OVERRIDES[@]}" "$@"
 }

@@ -1,4 +1,4 @@
-"""The command `opdvr data`: prepare, check and show data files."""
+"""The command `opdvr data`: prepare, check, show, deduplicate and align data files."""
 
 import argparse
 import sys
@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opdvr.data import manifest, output, prepare, products
+from opdvr.data.align import add_align
 from opdvr.data.check import TokenLimit, check
 from opdvr.data.convert import Columns
+from opdvr.data.dedup import add_dedup
 from opdvr.data.options import (
     OWN_FILE,
     Parser,
@@ -66,6 +68,8 @@ def _parser() -> Parser:
     show_rows.add_argument("--rows", type=positive, default=3, help="how many (default 3)")
     show_rows.add_argument("--full", action="store_true", help="long texts whole")
     show_rows.set_defaults(run=_show)
+    add_dedup(commands.add_parser("dedup", help="drop the rows whose problem is in another file"))
+    add_align(commands.add_parser("align", help="keep the prompts on which a teacher can teach"))
     return parser
 
 

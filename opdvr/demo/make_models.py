@@ -85,6 +85,15 @@ RECIPES = {
         careful_steps=1000,
         seed=4,
     ),
+    "student-other-method": Recipe(
+        role="student of another pre-training: adds up partial products from the left, carelessly, "
+        "and has never seen a step as the teachers write it",
+        hidden=96,
+        habits=Habits(slip=0.3, style="partial-products"),
+        steps=1400,
+        careful_steps=1000,
+        seed=5,
+    ),
 }
 
 

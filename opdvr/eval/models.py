@@ -76,6 +76,8 @@ def _from_checkpoint(path: Path, output: Path, say: Callable[[str], None], optio
     if not (path / COMPLETE).is_file():
         raise ValueError(f"{option}: {path} is no complete checkpoint (it has no {COMPLETE})")
     actor = path / "actor"
+    if not actor.is_dir():  # supervised training has one model only
+        actor = path
     for folder in (actor / "huggingface", path / MERGED):
         if (folder / "config.json").is_file() and _has_weights(folder):
             return Model(str(path), folder.resolve())

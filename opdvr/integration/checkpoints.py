@@ -86,8 +86,10 @@ def remove_old(folder: Path, keep: int | None) -> None:
         shutil.rmtree(old)
 
 
-def choose_resume(folder: Path, config: DictConfig) -> Path | None:
+def choose_resume(folder: Path, config: DictConfig, data: dict[str, object]) -> Path | None:
     """The checkpoint to go on from, or None; sets verl's resume options accordingly.
+
+    `data` is the fingerprint of the configured data, as in `mark_complete`.
 
     Raises:
         ValueError: the named checkpoint is half-written, or the data changed since it was written.
@@ -117,14 +119,13 @@ def choose_resume(folder: Path, config: DictConfig) -> Path | None:
         trainer.resume_mode = "resume_path" if chosen else "disable"
         trainer.resume_from_path = str(chosen) if chosen else None
     if chosen:
-        check_same_data(chosen, config)
+        check_same_data(chosen, data)
     return chosen
 
 
-def check_same_data(checkpoint: Path, config: DictConfig) -> None:
-    """Raise ValueError if the data that the checkpoint stands in is not the configured one."""
+def check_same_data(checkpoint: Path, now: dict[str, object]) -> None:
+    """Raise ValueError if the data that the checkpoint stands in is not that of the fingerprint."""
     saved = json.loads((checkpoint / COMPLETE).read_text())["data"]
-    now = data_fingerprint(config)
     changed = sorted(key for key in now if saved.get(key) != now[key])
     if changed:
         raise ValueError(

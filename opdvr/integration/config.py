@@ -35,14 +35,15 @@ def compose(overrides: list[str]) -> DictConfig:
     Raises:
         ValueError: a value of ours is out of range, or fields contradict each other.
     """
-    _register()
+    ConfigStore.instance().store(group="opdvr", name="options", node=OpdvrOptions)
+    register_resolvers()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF_DIR), version_base=None):
         config = hydra_compose(
             "opdvr_trainer",
             overrides=[
-                f"hydra.searchpath=[file://{_verl_config_dir()}]",
-                *_groups_first(translate_published_names(overrides)),
+                f"hydra.searchpath=[file://{verl_config_dir()}]",
+                *groups_first(translate_published_names(overrides)),
             ],
         )
     options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
@@ -63,8 +64,8 @@ def distills(config: DictConfig) -> bool:
     return bool(config.reward_model.enable)
 
 
-def _register() -> None:
-    ConfigStore.instance().store(group="opdvr", name="options", node=OpdvrOptions)
+def register_resolvers() -> None:
+    """What our YAML files compute with: products, sums and maxima, and the embedded models."""
     resolvers = {
         "opdvr_product": lambda *values: reduce(lambda a, b: int(a) * int(b), values, 1),
         "opdvr_sum": lambda *values: sum(int(value) for value in values),
@@ -77,23 +78,28 @@ def _register() -> None:
         OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
-def _verl_config_dir() -> Path:
+def verl_config_dir() -> Path:
+    """verl's own configurations, found without importing verl."""
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("verl is not installed; run `bash scripts/setup.sh`")
     return Path(spec.submodule_search_locations[0]) / "trainer" / "config"
 
 
-def _groups_first(overrides: list[str]) -> list[str]:
+def groups_first(overrides: list[str]) -> list[str]:
     """Hydra applies group choices before values wherever they stand; keep the rest in order."""
     return sorted(overrides, key=lambda text: not text.startswith(("platform=", "task=")))
 
 
 def _fill_names(config: DictConfig, overrides: list[str]) -> None:
     """EXPERIMENT_NAME's default: method_signal_model_time, or this command's interrupted run."""
+    model = Path(str(config.actor_rollout_ref.model.path)).name
+    fill_name(config, f"{method_name(config)}_{signal_name(config)}_{model}", overrides)
+
+
+def fill_name(config: DictConfig, prefix: str, overrides: list[str]) -> None:
+    """A run without a name gets <prefix>_<time>, or that of this command's interrupted run."""
     if config.trainer.experiment_name in (None, ""):
-        model = Path(str(config.actor_rollout_ref.model.path)).name
-        prefix = f"{method_name(config)}_{signal_name(config)}_{model}"
         name = None
         if config.trainer.resume_mode == "auto":
             name = interrupted_run(
@@ -135,17 +141,22 @@ def signal_name(config: DictConfig) -> str:
 
 
 def _choose_attention(config: DictConfig) -> None:
-    """flash-attn where it is installed, else sdpa with one warning (packing is kept either way)."""
     model = config.actor_rollout_ref.model
-    if "attn_implementation" not in model.override_config:
-        if importlib.util.find_spec("flash_attn") is None:
-            print("opdvr: flash-attn is not installed; attention runs on PyTorch's sdpa (slower)")
-            model.override_config["attn_implementation"] = "sdpa"
-        else:
-            model.override_config["attn_implementation"] = "flash_attention_2"
+    choose_attention(model.override_config)
     teacher = config.reward_model.model
     if "attn_implementation" not in teacher.override_config:
         teacher.override_config["attn_implementation"] = model.override_config.attn_implementation
+
+
+def choose_attention(override_config: DictConfig) -> None:
+    """flash-attn where it is installed, else sdpa with one warning (packing is kept either way)."""
+    if "attn_implementation" in override_config:
+        return
+    if importlib.util.find_spec("flash_attn") is None:
+        print("opdvr: flash-attn is not installed; attention runs on PyTorch's sdpa (slower)")
+        override_config["attn_implementation"] = "sdpa"
+    else:
+        override_config["attn_implementation"] = "flash_attention_2"
 
 
 def _choose_student_logprobs(config: DictConfig, options: OpdvrOptions) -> None:
@@ -241,29 +252,35 @@ def _choose_verifier(config: DictConfig, options: OpdvrOptions) -> None:
         reward.reward_kwargs = {"answer_forms": options.answer_forms}
 
 
-def _make_paths_absolute(config: DictConfig) -> None:
-    """Ray workers run in other folders: relative paths are the caller's or the repository's."""
+def _absolute(path: str) -> str:
+    text = os.path.expanduser(str(path))
+    if os.path.isabs(text) or "://" in text:
+        return text
+    if not Path(text).exists() and (REPO_ROOT / text).exists():
+        return str(REPO_ROOT / text)
+    return os.path.abspath(text)
 
-    def absolute(path: str) -> str:
-        text = os.path.expanduser(str(path))
-        if os.path.isabs(text) or "://" in text:
-            return text
-        if not Path(text).exists() and (REPO_ROOT / text).exists():
-            return str(REPO_ROOT / text)
-        return os.path.abspath(text)
 
+def make_paths_absolute(config: DictConfig, models: list[DictConfig]) -> None:
+    """Data files, `models` and run folder: relative to the caller or else the repository."""
     for key in ("train_files", "val_files"):
         value = config.data[key]
-        config.data[key] = (
-            absolute(value) if isinstance(value, str) else [absolute(item) for item in value]
-        )
-    for holder in (config.actor_rollout_ref.model, config.reward_model.model):
+        if value is not None:
+            config.data[key] = (
+                _absolute(value) if isinstance(value, str) else [_absolute(item) for item in value]
+            )
+    for holder in models:
         text = os.path.expanduser(str(holder.path))
         if Path(text).is_dir() or text.startswith((".", "/")):
             holder.path = os.path.abspath(text)
     folder = os.path.expanduser(str(config.trainer.default_local_dir))
     config.trainer.default_local_dir = folder if os.path.isabs(folder) else str(REPO_ROOT / folder)
+
+
+def _make_paths_absolute(config: DictConfig) -> None:
+    """Ray workers run in other folders: relative paths are the caller's or the repository's."""
+    make_paths_absolute(config, [config.actor_rollout_ref.model, config.reward_model.model])
     reward = config.custom_reward_function
     if reward.path and not str(reward.path).startswith("pkg://"):
         scheme = "file://" if str(reward.path).startswith("file://") else ""
-        reward.path = scheme + absolute(str(reward.path).removeprefix("file://"))
+        reward.path = scheme + _absolute(str(reward.path).removeprefix("file://"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from verl.workers.engine import EngineRegistry
 
 from opdvr.core import MethodSpec, OutputLayer, apply_gate, candidate_ids
 from opdvr.core.divergence import DivergenceScores, divergence_loss
+from opdvr.integration import lora
 from opdvr.integration.head import (
     ENTROPY,
     LOG_PROBS,
@@ -143,6 +145,37 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
             model_output["logged_entropy"] = model_output.pop(ENTROPY).detach()
         return model_output
 
+    def get_per_tensor_param(
+        self, *arguments: object, **named: object
+    ) -> tuple[Iterator[tuple[str, torch.Tensor]], object]:
+        """verl's; with LoRA the merged weights, so that the rollout knows of no adapter."""
+        if not lora.has_adapter(self.module):
+            return super().get_per_tensor_param(*arguments, **named)
+        verl_fsdp.load_fsdp_model_to_gpu(self.module)
+        return lora.merged_parameters(self.module, get_device_id()), None
+
+    def save_checkpoint(self, local_path: str, *arguments: object, **named: object) -> None:
+        """verl's; with LoRA the whole model is the merged one, and the adapter lies beside it."""
+        if not lora.has_adapter(self.module):
+            super().save_checkpoint(local_path, *arguments, **named)
+            return
+        manager = self.checkpoint_manager
+        wanted = manager.checkpoint_save_contents
+        manager.checkpoint_save_contents = [part for part in wanted if part != "hf_model"]
+        try:
+            super().save_checkpoint(local_path, *arguments, **named)
+        finally:
+            manager.checkpoint_save_contents = wanted
+        if self._is_offload_param:
+            verl_fsdp.load_fsdp_model_to_gpu(self.module)
+        folder = Path(local_path)
+        lora.save_adapter(self.module, folder / lora.ADAPTER, get_device_id())
+        if "hf_model" in wanted:
+            lora.save_merged(self.module, folder / lora.MERGED, get_device_id())
+        torch.distributed.barrier()
+        if self._is_offload_param:
+            verl_fsdp.offload_fsdp_model_to_cpu(self.module)
+
     def whole_output_layer(self) -> OutputLayer:
         """A copy on the CPU, gathered from all ranks, with what the model does after it.
 
@@ -158,10 +191,7 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
 
     def _request(self, micro_batch: TensorDict, output_args: dict) -> ScoreRequest:
         assert self.use_remove_padding, "verl's padded path masks attention by the response mask"
-        mask = micro_batch["response_mask"].bool()
-        positions = predictor_positions(
-            micro_batch["input_ids"].offsets(), micro_batch["attention_mask"], mask
-        )
+        positions = self._scored_positions(micro_batch)
         tokens = torch.arange(len(positions), device=positions.device)  # which response token
         if self.use_ulysses_sp:
             numbers = torch.zeros_like(micro_batch["input_ids"].values())
@@ -174,6 +204,7 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
         ids = output_args["input_ids_rmpad_rolled"].index_select(0, positions).unsqueeze(1)
         candidates = candidates_of(micro_batch)
         if candidates is not None:
+            mask = micro_batch["response_mask"].bool()
             ids = torch.cat((ids, candidates[mask].index_select(0, tokens)), 1)
         return ScoreRequest(
             positions=positions,
@@ -184,16 +215,23 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
             top_k=int(_value(micro_batch, "top_k", 0)),
             vocabulary=_value(micro_batch, "vocabulary", None),
             with_hidden=_flag(micro_batch, "with_hidden"),
-            divergence=self._divergence(micro_batch, mask, tokens),
+            divergence=self._divergence(micro_batch, tokens),
         )
 
-    def _divergence(
-        self, micro_batch: TensorDict, mask: torch.Tensor, tokens: torch.Tensor
-    ) -> Callable | None:
+    def _scored_positions(self, micro_batch: TensorDict) -> torch.Tensor:
+        """Packed positions [M] int64 whose next token is to be scored."""
+        return predictor_positions(
+            micro_batch["input_ids"].offsets(),
+            micro_batch["attention_mask"],
+            micro_batch["response_mask"].bool(),
+        )
+
+    def _divergence(self, micro_batch: TensorDict, tokens: torch.Tensor) -> Callable | None:
         """The whole-vocabulary objective of this micro-batch's response tokens, or None."""
         if TEACHER_HIDDEN not in micro_batch.keys():
             return None
         method = self.full_vocabulary
+        mask = micro_batch["response_mask"].bool()
         teacher_hidden = micro_batch[TEACHER_HIDDEN][mask].index_select(0, tokens)
         per_row = {
             name: micro_batch[name].unsqueeze(1).expand_as(mask)[mask].index_select(0, tokens)
@@ -273,13 +311,13 @@ def _flag(micro_batch: TensorDict, key: str) -> bool:
     return bool(_value(micro_batch, key, False))
 
 
-def install() -> None:
+def install(engine: type[ScoringEngine] = ScoringEngine) -> None:
     """Register the engine (over verl's own where it has one) and tame gc on CPU; idempotent."""
     unpad_without_flash_attn()
     engines = EngineRegistry._engines.setdefault("language_model", {})
     for backend in ("fsdp", "fsdp2"):
         for device in ("cuda", "cpu"):
-            engines.setdefault(backend, {})[device] = ScoringEngine
+            engines.setdefault(backend, {})[device] = engine
     if on_cpu():
         # FSDPEngine.to() collects garbage on every switch of mode: 0.1 to 0.3 s each, for nothing
         verl_fsdp.gc = SimpleNamespace(collect=lambda: 0)

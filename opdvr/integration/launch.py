@@ -15,7 +15,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opdvr.integration import runs
-from opdvr.integration.checkpoints import COMPLETE, check_same_data, complete_steps
+from opdvr.integration.checkpoints import (
+    COMPLETE,
+    check_same_data,
+    complete_steps,
+    data_fingerprint,
+)
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
 from opdvr.integration.teacher_settings import (
@@ -138,11 +143,11 @@ def check_resume(config: DictConfig) -> None:
             raise ValueError(
                 f"trainer.resume_from_path={named} is no complete checkpoint (it has no {COMPLETE})"
             )
-        check_same_data(named, config)
+        check_same_data(named, data_fingerprint(config))
     steps = complete_steps(folder)
     if not steps or trainer.resume_mode != "auto":
         return
-    check_same_data(folder / f"global_step_{steps[-1]}", config)
+    check_same_data(folder / f"global_step_{steps[-1]}", data_fingerprint(config))
     total = config.trainer.total_training_steps
     if total is not None and steps[-1] >= total:
         raise ValueError(

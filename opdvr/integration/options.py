@@ -21,7 +21,7 @@ REWARD_WEIGHT_MODES = ("student_p", "teacher_p", "none")
 FULL_VOCABULARY = ("none", "reverse_kl", "forward_kl", "jensen_shannon")
 # float16 gradients underflow at a token-mean loss without a loss scaler, which the engine lacks
 MODEL_DTYPES = ("bfloat16", "float32")
-DEMO_STUDENTS = ("careless", "other-style")
+DEMO_STUDENTS = ("careless", "other-style", "other-pretraining")
 DEMO_TEACHERS = ("faulty", "good")
 
 # Published dotted names (forks of verl put them there) -> field of OpdvrOptions.
@@ -91,7 +91,8 @@ class OpdvrOptions:
             function; the same as custom_reward_function.path and .name.
         answer_forms: what our verifier reads: boxed, or any ("Answer: ..." where there is no box).
         demo: this is the embedded task: make its data, measure its teacher at the end.
-        demo_student: student of the embedded task; other-style writes its steps in another order.
+        demo_student: student of the embedded task; other-style writes its steps in another order,
+            other-pretraining multiplies by another method.
         demo_teacher: teacher of the embedded task: faulty on purpose, or good.
         preflight: check files, models and arithmetic before Ray starts.
     """

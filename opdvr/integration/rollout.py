@@ -191,6 +191,9 @@ class OpdvrAgentLoopManager(AgentLoopManager):
         config = config.copy()
         # verl would start a reward model's server there; the teacher's workers have the pool
         config.reward_model.enable_resource_pool = False
+        # the servers get merged weights, and need no adapter of their own
+        config.actor_rollout_ref.model.lora_rank = 0
+        config.actor_rollout_ref.model.lora_adapter_path = None
         super().__init__(config, worker_group)
 
     def _init_agent_loop_workers(self) -> None:

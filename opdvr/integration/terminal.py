@@ -34,13 +34,13 @@ def show_own_warnings() -> None:
 
 
 @contextmanager
-def output_in_log(log: Path) -> Iterator[None]:
+def output_in_log(log: Path, to_terminal: bool = True) -> Iterator[None]:
     """Send what Python prints (verl, Ray, its workers) to `log`; `say` reaches the terminal too."""
     global _terminal
     log.parent.mkdir(parents=True, exist_ok=True)
     stdout, stderr = sys.stdout, sys.stderr
     with open(log, "a", encoding="utf-8", buffering=1) as file:
-        _terminal = stdout
+        _terminal = stdout if to_terminal else None
         sys.stdout = sys.stderr = file
         try:
             yield

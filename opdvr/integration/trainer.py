@@ -301,7 +301,7 @@ class OpdvrTrainer(RayPPOTrainer):
             checkpoints.write_atomically(path, json.dumps(content, indent=2) + "\n")
 
     def _load_checkpoint(self) -> None:
-        chosen = checkpoints.choose_resume(self.run_folder, self.config)
+        chosen = checkpoints.choose_resume(self.run_folder, self.config, self._data)
         super()._load_checkpoint()
         if chosen is None:
             return

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 import verl.workers.engine_workers as verl_workers
 from omegaconf import DictConfig, OmegaConf, open_dict
+from tensordict import TensorDict
 from verl import DataProto
 from verl.single_controller.base.decorator import (
     Dispatch,
@@ -89,10 +90,25 @@ class StudentWorker(verl_workers.ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """Build reference, actor and rollout, as verl does."""
+        """Build reference, actor and rollout, as verl does; the rollout gets no adapter.
+
+        With LoRA the reference is the actor without its adapter.
+        """
         super().init_model()
+        if self.config.model.lora_rank > 0:
+            self.rollout.lora_config = {}
+            self.set_dispatch_collect(mesh_name="ref", **self.actor.get_dispatch_collect())
         if on_cpu():
             engine.freeze_startup_objects()
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """verl's; with LoRA by the actor, its adapter switched off meanwhile."""
+        if self.config.model.lora_rank == 0:
+            return super().compute_ref_log_prob(data)
+        with self.actor.engine.module.disable_adapter():
+            output = self.actor.infer_batch(data)
+        return output.cpu() if output is not None else None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def set_loss_fn(self, loss_fn: ForwardLoss) -> None:

@@ -24,6 +24,9 @@ THROUGHPUT = "perf/throughput"
 # and the one the trainer computes.
 ROLLOUT_DIFF_PREFIX = "training/rollout_probs_diff_"
 
+# verl's SFT trainer: nats a token that carries the loss, in training and on the held-out rows.
+SFT_LOSS, SFT_VALIDATION_LOSS, SFT_LR = "train/loss", "val/loss", "train/lr"
+SFT_TOKENS, SFT_TOTAL_TOKENS = "train/global_tokens", "train/total_tokens(B)"
 TEACHER_BUSY, TEACHER_WAIT = "opd/teacher_busy_seconds", "opd/teacher_wait_seconds"
 TEACHER_HIDDEN = "opd/teacher_hidden_frac"
 STEP_SECONDS = "timing_s/step"

@@ -28,7 +28,8 @@ def format_step(
             it is fewer.
 
     Returns:
-        The line, without a newline: batch accuracy, mean log-ratio teacher over student (nats),
+        The line, without a newline: of supervised training the loss (nats a token) and the
+        learning rate; batch accuracy, mean log-ratio teacher over student (nats),
         with FULL_VOCABULARY the divergence (nats),
         shares of non-zero token rewards that passed the gate in correct and incorrect responses,
         entropy (nats), mean response length (tokens), truncated responses, seconds of the step,
@@ -37,6 +38,8 @@ def format_step(
     width = len(str(total))
     parts = [
         f"step {step:>{width}}/{total}",
+        _part("loss", number_of(metrics, names.SFT_LOSS), ".4f"),
+        _part("lr", number_of(metrics, names.SFT_LR), ".2e"),
         _part("acc", number_of(metrics, names.CORRECT_FRAC, names.SCORE_MEAN), ".2f"),
         _part("log-ratio", number_of(metrics, names.LOG_RATIO_MEAN), "+.3f"),
         _part("divergence", number_of(metrics, names.DIVERGENCE), ".4f"),
@@ -54,8 +57,10 @@ def format_step(
 
 
 def format_validation(step: int, metrics: Mapping[str, Any]) -> str | None:
-    """The validation accuracies of a step, one line a data source; None where it has none."""
-    lines = [
+    """The validation of a step, a line a data source, or its loss; None where it has none."""
+    loss = number_of(metrics, names.SFT_VALIDATION_LOSS)
+    lines = [] if loss is None else [f"val loss {loss:.4f} (step {step})"]
+    lines += [
         f"val {key} {accuracy:.3f} (step {step})"
         for key, accuracy in validation_accuracies(metrics).items()
     ]
@@ -116,12 +121,13 @@ class StepLine:
     def lines(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
         """The lines to print for what was logged at `step`: the step's, then its validation's.
 
-        Metrics without a step's time are a validation before training. They give no step line,
-        and the clock starts over, so that start-up and that validation are not taken for training.
+        Metrics without a step's time are a validation, and give no step line. With one before
+        training the clock starts over, so that it and the start-up are not taken for training.
         """
         shown = []
         if number_of(metrics, names.STEP_SECONDS) is None:
-            self._started = self._clock()
+            if step <= self._resumed_step:
+                self._started = self._clock()
         else:
             elapsed_s = self._clock() - self._started
             steps_done = step - self._resumed_step

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning by verl's own SFT trainer: configuration, checks, run folder, export."""

@@ -1,0 +1,1 @@
+"""Recovery of a student in one command: rollouts, cold start, distillation, evaluation, summary."""

@@ -1,0 +1,160 @@
+"""The stages in order: what each runs, in which environment, and what shows that it is done."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opdvr.eval.scoring import RESULTS_JSON
+from opdvr.integration.checkpoints import complete_steps
+from opdvr.integration.runs import RECORD
+from opdvr.integration.sft.export import MODEL
+from opdvr.pipeline.options import REPO_ROOT, Options
+
+ROLLOUTS, SFT = "rollouts", "sft"
+# The launchers' variables that the embedded task gets where the caller says nothing.
+_DEMO_COLD_START = {
+    "ACTOR_LR": "2e-3",
+    "TOTAL_EPOCHS": "4",
+    "BATCH_SIZE": "32",
+}
+_DEMO_DISTILLATION = {"TOTAL_STEPS": "40", "TEST_FREQ": "10"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command.
+
+    Attributes:
+        name: of the stage and of its folder.
+        what: a few words for the terminal.
+        command: as in subprocess.
+        variables: added to the environment (not secrets: they are written down).
+        done: whether its output is there.
+        environment: the variables that it inherits.
+        model: for an evaluation, the stage of the summary that it measures.
+    """
+
+    name: str
+    what: str
+    command: tuple[str, ...]
+    done: Callable[[], bool]
+    environment: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+
+
+def plan(options: Options) -> list[Stage]:
+    """All stages; an evaluation follows each model."""
+    evaluate = _Evaluations(options)
+    folder = options.folder
+    stages = [evaluate("raw", options.student)]
+    if options.compare:
+        stages.append(evaluate("teacher", options.teacher))
+        stages += [_distil(options, "opd", "opd_baseline.sh", options.student)]
+        stages.append(evaluate("opd", str(folder / "opd")))
+    stages += [_rollouts(options), _cold_start(options)]
+    start = str(folder / SFT / MODEL)
+    stages.append(evaluate("sft", start))
+    if options.compare:
+        stages += [_distil(options, "sft+opd", "opd_baseline.sh", start)]
+        stages.append(evaluate("sft+opd", str(folder / "sft+opd")))
+    stages += [_distil(options, "sft+opdvr", "opdvr.sh", start)]
+    stages.append(evaluate("sft+opdvr", str(folder / "sft+opdvr")))
+    return stages
+
+
+class _Evaluations:
+    def __init__(self, options: Options):
+        self._options = options
+
+    def __call__(self, name: str, model: str) -> Stage:
+        options = self._options
+        output = options.folder / "evaluations" / name
+        command = [sys.executable, "-m", "opdvr", "eval", "--model", model]
+        command += ["--data", options.test, "--output", str(output)]
+        return Stage(
+            name=f"eval {name}",
+            what=f"evaluating {name}",
+            command=(*command, *options.evaluation),
+            done=(output / RESULTS_JSON).is_file,
+            environment=options.for_distillation(),
+            model=name,
+        )
+
+
+def _rollouts(options: Options) -> Stage:
+    output = options.folder / ROLLOUTS
+    command = [sys.executable, "-m", "opdvr", "sft", "rollout", "--model", options.teacher]
+    command += ["--data", options.train, "--output", str(output), "--seed", str(options.seed)]
+    return Stage(
+        name=ROLLOUTS,
+        what="the teacher's rollouts",
+        command=(*command, *options.rollout),
+        done=(output / "counts.json").is_file,
+        environment=options.for_distillation(),
+    )
+
+
+def _cold_start(options: Options) -> Stage:
+    rollouts, output = options.folder / ROLLOUTS, options.folder / SFT
+    own = {
+        "ACTOR_MODEL_PATH": options.student,
+        "TRAIN_DATASET": str(rollouts / "sft.parquet"),
+        "TEST_DATASET": str(rollouts / "sft-val.parquet"),
+        "EXPERIMENT_NAME": f"{options.name}-sft",
+        "FINAL_CKPT_DIR": str(output),
+        "SEED": str(options.seed),
+    }
+    return Stage(
+        name=SFT,
+        what="the cold start",
+        command=("bash", str(REPO_ROOT / "sft.sh")),
+        done=lambda: _is_finished(output) and (output / MODEL / "config.json").is_file(),
+        environment=options.for_cold_start(),
+        variables=_with_demo(options, own, options.for_cold_start(), _DEMO_COLD_START),
+    )
+
+
+def _distil(options: Options, name: str, launcher: str, model: str) -> Stage:
+    output = options.folder / name
+    own = {
+        "ACTOR_MODEL_PATH": model,
+        "REWARD_MODEL_PATH": options.teacher,
+        "TRAIN_DATASET": options.train,
+        "TEST_DATASET": options.test,
+        "EXPERIMENT_NAME": f"{options.name}-{name}",
+        "FINAL_CKPT_DIR": str(output),
+    }
+    method = "plain OPD" if launcher == "opd_baseline.sh" else "OPDVR"
+    return Stage(
+        name=name,
+        what=f"{method} from {'the cold start' if name.startswith('sft') else 'the raw student'}",
+        command=(
+            *("bash", str(REPO_ROOT / launcher)),
+            *("data.shuffle=True", f"data.seed={options.seed}"),
+        ),
+        done=lambda: _is_finished(output) and bool(complete_steps(output)),
+        environment=options.for_distillation(),
+        variables=_with_demo(options, own, options.for_distillation(), _DEMO_DISTILLATION),
+    )
+
+
+def _with_demo(
+    options: Options,
+    own: dict[str, str],
+    environment: Mapping[str, str],
+    defaults: Mapping[str, str],
+) -> dict[str, str]:
+    if not options.demo:
+        return own
+    chosen = {name: text for name, text in defaults.items() if not environment.get(name)}
+    return {**own, "OPDVR_TASK": "demo", **chosen}
+
+
+def _is_finished(folder: Path) -> bool:
+    record = folder / RECORD
+    return record.is_file() and json.loads(record.read_text()).get("finished") is True

@@ -30,7 +30,10 @@ def generate(
     Args:
         settings: the model and how it is loaded.
         sampling: temperature and filters, the same for all.
-        requests: read as far as the engines can take them on.
+        requests: read as far as the engines can take them on. An iterator that may have more
+            later: after it had none it is asked again whenever completions have been yielded, so
+            that it can answer these with further requests. It is at its end when it has none and
+            no engine is at work.
         engines: copies of the model, each on GPUs of its own (on the CPU they share the cores).
         apart: run a single engine in a process of its own too, so that its memory is free again
             when the iterator ends.
@@ -72,31 +75,37 @@ class _Here:
 
 
 def _drive(pool: Any, requests: Iterator[Request], capacity: int) -> Iterator[Completion]:  # noqa: ANN401
-    """Top every engine up to `capacity` requests whenever it reports, until none is left."""
+    """Top every engine up to `capacity` requests whenever it reports, until none is left.
+
+    What it has finished is yielded first: `requests` may then have more, for idle engines too.
+    """
     held = dict.fromkeys(pool.names, 0)
-    working = set()
+    working: set[Any] = set()
 
-    def top_up(name: int) -> None:
-        more = list(islice(requests, capacity - held[name]))
-        held[name] += len(more)
-        if held[name]:
-            pool.start(name, more)
-            working.add(name)
+    def top_up(idle: list[Any]) -> None:
+        room = {name: capacity - held[name] for name in idle}
+        for name, more in _deal(requests, room).items():
+            held[name] += len(more)
+            if held[name]:
+                pool.start(name, more)
+                working.add(name)
 
-    # The first round deals out evenly: with few requests one engine would take them all.
-    for name, share in zip(pool.names, _deal(requests, pool.names, capacity), strict=True):
-        held[name] = len(share)
-        if share:
-            pool.start(name, share)
-            working.add(name)
+    top_up(list(pool.names))
     while working:
         name, completions = pool.wait()
         working.discard(name)
         held[name] -= len(completions)
-        top_up(name)
         yield from completions
+        top_up([name for name in pool.names if name not in working])
 
 
-def _deal(requests: Iterator[Request], names: list[int], capacity: int) -> list[list[Request]]:
-    first = list(islice(requests, capacity * len(names)))
-    return [first[place :: len(names)] for place in range(len(names))]
+def _deal(requests: Iterator[Request], room: dict[Any, int]) -> dict[Any, list[Request]]:
+    """As many requests as there is room for, to the engines with the most room left first.
+
+    So few requests are dealt out evenly: one engine would take them all.
+    """
+    dealt: dict[Any, list[Request]] = {name: [] for name in room}
+    for request in islice(requests, sum(room.values())):
+        name = max(room, key=lambda name: room[name] - len(dealt[name]))
+        dealt[name].append(request)
+    return dealt

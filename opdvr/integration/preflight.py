@@ -51,6 +51,7 @@ def run_preflight(config: DictConfig) -> list[str]:
     check_batches(config)
     check_token_budgets(config)
     check_packing(config)
+    check_adapter(config)
     warnings = list(check_sampling(config))
     warnings += check_models(config)
     data_warnings, sources = check_data(config)
@@ -178,6 +179,21 @@ def check_packing(config: DictConfig) -> None:
                 f"{option}.use_remove_padding=False gives wrong log-probs on verl's model engine "
                 f"(trainer.use_legacy_worker_impl=disable); set {option}.use_remove_padding=True"
             )
+
+
+def check_adapter(config: DictConfig) -> None:
+    """LoRA's weights are merged from FSDP2's tensors; an adapter to go on with needs its rank."""
+    model, strategy = config.actor_rollout_ref.model, config.actor_rollout_ref.actor.strategy
+    if model.lora_rank and strategy != "fsdp2":
+        raise ValueError(
+            f"LORA_RANK (actor_rollout_ref.model.lora_rank) needs FSDP2, but "
+            f"actor_rollout_ref.actor.strategy is {strategy}; use fsdp2"
+        )
+    if model.lora_adapter_path and not model.lora_rank:
+        raise ValueError(
+            "actor_rollout_ref.model.lora_adapter_path has no effect without LORA_RANK "
+            "(actor_rollout_ref.model.lora_rank); set it to the adapter's rank"
+        )
 
 
 def check_sampling(config: DictConfig) -> Iterator[str]:

@@ -26,6 +26,7 @@ RANGES = (
     ("opdvr.teacher_patience", "TEACHER_PATIENCE", 0, 1e9),
     ("opdvr.max_val_response_length", "MAX_VAL_RESP_LENGTH", 1, math.inf),
     ("opdvr.correctness_threshold", "CORRECTNESS_THRESHOLD", -1e30, 1e30),
+    ("actor_rollout_ref.model.lora_rank", "LORA_RANK", 0, math.inf),
     ("data.max_prompt_length", "MAX_PROMPT_LENGTH", 1, math.inf),
     ("data.max_response_length", "MAX_RESP_LENGTH", 1, math.inf),
     (f"{ACTOR}.optim.lr", "ACTOR_LR", 0, 1e3),

@@ -61,6 +61,21 @@ SIGNATURES = {
     ),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_module": "self",
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": "self module",
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.get_per_tensor_param": (
+        "self layered_summon base_sync_done"
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.save_checkpoint": (
+        "self local_path hdfs_path global_step max_ckpt_to_keep kwargs"
+    ),
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": "self data",
+    "verl.trainer.sft_trainer:SFTTrainer.__init__": "self config",
+    "verl.trainer.sft_trainer:SFTTrainer._build_engine": "self",
+    "verl.trainer.sft_trainer:SFTTrainer._build_dataloader": "self",
+    "verl.trainer.sft_trainer:SFTTrainer._build_ckpt_handler": "self",
+    "verl.trainer.sft_trainer:SFTTrainer.fit": "self",
+    "verl.utils.checkpoint:CheckpointHandler.save_checkpoint": "self step",
+    "verl.utils.checkpoint:CheckpointHandler._load_dataloader_state": "self checkpoint_path",
+    "verl.workers.utils.losses:sft_loss": "config model_output data dp_group",
     "verl.workers.engine.base:EngineRegistry.register": "model_type backend device",
     "verl.workers.utils.losses:ppo_loss": "config model_output data dp_group",
     "verl.trainer.ppo.core_algos:agg_loss": (
@@ -146,6 +161,25 @@ SOURCE = {
         "self.train_dataloader.state_dict()",
         'f"global_step_{self.global_steps}"',
         "latest_checkpointed_iteration.txt",
+    ],
+    # the SFT trainer takes its logger from this module's globals, and the class of the data set
+    # from the configuration; what our loader replaces is read under these names
+    "verl.trainer.sft_trainer:SFTTrainer.fit": [
+        "tracking = Tracking(",
+        "start_epoch = global_step // self.steps_per_epoch",
+        "self.train_sampler.set_epoch(epoch=epoch)",
+        "for val_data in self.val_dataloader:",
+        "output = self.training_client.train_batch(data=data)",
+        "self.ckpt_handler.save_checkpoint(step=global_step)",
+    ],
+    "verl.trainer.sft_trainer:create_sft_dataset": ["data_config.custom_cls.path"],
+    "verl.workers.utils.losses:sft_loss": ["torch.roll(loss_mask_flatten, shifts=-1, dims=0)"],
+    # with LoRA the rollout is given merged weights and no adapter
+    "verl.workers.engine_workers:ActorRolloutRefWorker.wake_up": [
+        "per_tensor_param, peft_config = self.actor.engine.get_per_tensor_param()"
+    ],
+    "verl.workers.rollout.vllm_rollout.vllm_rollout:vLLMAsyncRollout.__init__": [
+        "self.lora_config = ("
     ],
     "verl.workers.utils.losses:ppo_loss": [
         'data["old_log_probs"]',

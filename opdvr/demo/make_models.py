@@ -85,13 +85,13 @@ RECIPES = {
         careful_steps=1000,
         seed=4,
     ),
-    "student-other-method": Recipe(
-        role="student of another pre-training: adds up partial products from the left, carelessly, "
-        "and has never seen a step as the teachers write it",
+    "student-other-pretraining": Recipe(
+        role="student of another pre-training: as careless, in a notation of its own, of which it "
+        "has seen much and of the teachers' nothing",
         hidden=96,
-        habits=Habits(slip=0.3, style="partial-products"),
-        steps=1400,
-        careful_steps=1000,
+        habits=Habits(**_CARELESS, style="tuples"),
+        steps=3000,
+        careful_steps=2200,
         seed=5,
     ),
 }

@@ -39,7 +39,7 @@ MAX_PROMPT_TOKENS = 11
 # A slip to a three-digit result can make a wrong solution longer; it may be cut.
 MAX_RESPONSE_TOKENS = 34
 
-STYLES = ("digit-first", "factor-first", "partial-products")
+STYLES = ("digit-first", "factor-first", "tuples")
 # Off by one, two or ten: what a slip of the pen does to a step's result.
 _SLIPS = (-10, -2, -1, 1, 2, 10)
 
@@ -84,10 +84,9 @@ class Habits:
 
     `drop_carry`: probability that a non-zero carry is written as 0, for the factors in
     `forgetful_factors` only. `slip`: probability that a step's result is off by 1, 2 or 10.
-    `style`: `digit-first` writes a step as 7*8+9=65, `factor-first` as 8*7+9=65;
-    `partial-products` is another method, 2400+320=2720;2720+56=2776, in which there is no carry
-    to drop.
-    Raises ValueError for a probability outside 0..1, an unknown style, and carries without any.
+    `style`: `digit-first` writes a step as `7*8+9=65;`, `factor-first` as `8*7+9=65;`, and `tuples`
+    in another notation, `7,8,9:65 `.
+    Raises ValueError for a probability outside 0..1 or an unknown style.
     """
 
     drop_carry: float = 0.0
@@ -101,8 +100,6 @@ class Habits:
                 raise ValueError(f"{name}={getattr(self, name)} is not a probability: give 0 to 1")
         if self.style not in STYLES:
             raise ValueError(f"style={self.style!r} is unknown: choose one of {', '.join(STYLES)}")
-        if self.drop_carry and self.style == "partial-products":
-            raise ValueError("style='partial-products' has no carries: leave drop_carry at 0")
 
 
 CAREFUL = Habits()
@@ -146,8 +143,6 @@ def solve(problem: Problem, habits: Habits = CAREFUL, rng: random.Random | None 
     errs = habits.drop_carry > 0 or habits.slip > 0
     if errs and rng is None:
         raise ValueError("habits that err need rng: pass a seeded random.Random")
-    if habits.style == "partial-products":
-        return _partial_products(problem, habits, rng)
     forgetful = habits.drop_carry > 0 and problem.factor in habits.forgetful_factors
     steps: list[str] = []
     answer, carry = "", problem.addend
@@ -158,25 +153,16 @@ def solve(problem: Problem, habits: Habits = CAREFUL, rng: random.Random | None 
         result = digit * problem.factor + carry
         if habits.slip and rng.random() < habits.slip:
             result = max(0, result + rng.choice(_SLIPS))
-        left, right = digit, problem.factor
-        if habits.style == "factor-first":
-            left, right = right, left
-        steps.append(f"{left}*{right}+{carry}={result};")
+        steps.append(_step(habits.style, digit, problem.factor, carry, result))
         carry, answer = result // 10, f"{result % 10}{answer}"
     return "".join(steps) + f"\\boxed{{{carry or ''}{answer}}}"
 
 
-def _partial_products(problem: Problem, habits: Habits, rng: random.Random | None) -> str:
-    """Hundreds, tens and units times the factor, added up from the left; the addend comes last."""
-    hundreds, tens, units = (int(digit) * problem.factor for digit in str(problem.number))
-    total, steps = hundreds * 100, []
-    for part in (tens * 10, units):
-        result = total + part
-        if habits.slip and rng.random() < habits.slip:
-            result = max(0, result + rng.choice(_SLIPS))
-        steps.append(f"{total}+{part}={result};")
-        total = result
-    return "".join(steps) + f"\\boxed{{{total + problem.addend}}}"
+def _step(style: str, digit: int, factor: int, carry: int, result: int) -> str:
+    if style == "tuples":
+        return f"{digit},{factor},{carry}:{result} "
+    left, right = (factor, digit) if style == "factor-first" else (digit, factor)
+    return f"{left}*{right}+{carry}={result};"
 
 
 def _table(chosen: Sequence[Problem], split: str) -> pa.Table:

@@ -10,7 +10,7 @@ from opdvr.diagnose.options import Measuring
 from opdvr.eval.grading import CORRECT_ABOVE
 from opdvr.eval.models import Model, context_length
 from opdvr.eval.problems import Problem, prompt_ids
-from opdvr.eval.samples import Sample, sample_seed
+from opdvr.eval.samples import sample_of, sample_seed
 from opdvr.eval.verdicts import Verifier
 from opdvr.inference import Completion, EngineSettings, Request, Sampling, generate
 
@@ -76,7 +76,7 @@ def roll_out(
     assert len(completions) == len(requests), "a completion for each request"
     verdicts = verifier(
         [problems[completion.prompt] for completion in completions],
-        [_as_sample(completion, problems[completion.prompt]) for completion in completions],
+        [sample_of(problems[completion.prompt], completion) for completion in completions],
     )
     return [
         Rollout(
@@ -104,16 +104,4 @@ def _engine_settings(
         tensor_parallel=measuring.tensor_parallel,
         max_num_seqs=measuring.max_num_seqs,
         gpu_memory_utilization=measuring.gpu_memory,
-    )
-
-
-def _as_sample(completion: Completion, problem: Problem) -> Sample:
-    return Sample(
-        key=problem.key,
-        sample=completion.sample,
-        data_source=problem.data_source,
-        tokens=len(completion.token_ids),
-        finish=completion.finish,
-        seed=None,
-        text=completion.text,
     )

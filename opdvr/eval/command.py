@@ -40,8 +40,14 @@ def main(arguments: list[str]) -> int:
         run, rest = commands[arguments[0]], arguments[1:]
     else:
         run, rest = evaluate, arguments
+    again = "interrupted; the same command goes on from here"
+    return exit_code(lambda: run(rest), say, again)
+
+
+def exit_code(run: Callable[[], int], say: Callable[[str], None], interrupted: str) -> int:
+    """What `run` returns; a user's mistake, a full disk and Ctrl-C are one line and a code."""
     try:
-        return run(rest)
+        return run()
     except (UserMistake, Unwritable) as mistake:
         say(str(mistake))
         return USER_MISTAKE
@@ -52,7 +58,7 @@ def main(arguments: list[str]) -> int:
         say(f"{error.filename or 'a file'} cannot be written ({error.strerror}); {FREE_SPACE}")
         return USER_MISTAKE
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on from here")
+        say(interrupted)
         return INTERRUPTED
 
 

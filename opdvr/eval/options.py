@@ -98,6 +98,12 @@ def sample_parser() -> Parser:
     how.add_argument("--thinking", action="store_true", help="with the chat template's thinking on")
     how.add_argument("--seed", type=int, default=0, help="every sample's seed comes from it (0)")
     add_scoring(parser)
+    add_machine(parser)
+    return parser
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """How the engines run; whatever samples with them has these options."""
     machine = parser.add_argument_group("machine")
     machine.add_argument("--device", choices=DEVICES, help="(cuda where there is a GPU)")
     machine.add_argument("--dtype", choices=DTYPES, help="(bfloat16; float32 on CPU)")
@@ -106,7 +112,6 @@ def sample_parser() -> Parser:
     machine.add_argument("--max-num-seqs", type=int, default=256, help="at once, an engine (256)")
     machine.add_argument("--gpu-memory", type=float, default=0.9, help="share to use (0.9)")
     machine.add_argument("--cpu-cache-gib", type=int, default=4, help="attention cache on CPU (4)")
-    return parser
 
 
 def add_scoring(parser: argparse.ArgumentParser) -> None:

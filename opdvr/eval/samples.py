@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO, get_type_hints
 
 from opdvr.eval.jsonl import damaged, read_lines, read_object, write_whole
+from opdvr.eval.problems import Problem
+from opdvr.inference import Completion
 from opdvr.report.lock import lock_folder
 
 SAMPLES = "samples.jsonl"
@@ -44,6 +46,19 @@ class Sample:
     finish: str
     seed: int | None
     text: str
+
+
+def sample_of(problem: Problem, completion: Completion, seed: int | None = None) -> Sample:
+    """What was sampled for a problem."""
+    return Sample(
+        key=problem.key,
+        sample=completion.sample,
+        data_source=problem.data_source,
+        tokens=len(completion.token_ids),
+        finish=completion.finish,
+        seed=seed,
+        text=completion.text,
+    )
 
 
 _TYPES = get_type_hints(Sample)

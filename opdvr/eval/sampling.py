@@ -9,8 +9,8 @@ from dataclasses import asdict
 from opdvr.eval.jsonl import LineWriter
 from opdvr.eval.prepare import Evaluation
 from opdvr.eval.progress import Progress
-from opdvr.eval.samples import SAMPLES, Sample
-from opdvr.inference import Completion, generate
+from opdvr.eval.samples import SAMPLES, sample_of
+from opdvr.inference import generate
 from opdvr.inference.quiet import output_in
 
 ENGINE_LOG = "engine.log"
@@ -50,21 +50,8 @@ def sample(evaluation: Evaluation, say: Callable[[str], None], apart: bool = Fal
             ready,
         )
         for completion in completions:
-            file.append(asdict(_as_sample(evaluation, completion, seeds)))
+            problem = evaluation.problems[completion.prompt]
+            seed = seeds[completion.prompt, completion.sample]
+            file.append(asdict(sample_of(problem, completion, seed)))
             progress.add(len(completion.token_ids))
         progress.finish()
-
-
-def _as_sample(
-    evaluation: Evaluation, completion: Completion, seeds: dict[tuple[int, int], int | None]
-) -> Sample:
-    problem = evaluation.problems[completion.prompt]
-    return Sample(
-        key=problem.key,
-        sample=completion.sample,
-        data_source=problem.data_source,
-        tokens=len(completion.token_ids),
-        finish=completion.finish,
-        seed=seeds[completion.prompt, completion.sample],
-        text=completion.text,
-    )

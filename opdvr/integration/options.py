@@ -92,7 +92,7 @@ class OpdvrOptions:
         answer_forms: what our verifier reads: boxed, or any ("Answer: ..." where there is no box).
         demo: this is the embedded task: make its data, measure its teacher at the end.
         demo_student: student of the embedded task; other-style writes its steps in another order,
-            other-pretraining multiplies by another method.
+            other-pretraining in another notation.
         demo_teacher: teacher of the embedded task: faulty on purpose, or good.
         preflight: check files, models and arithmetic before Ray starts.
     """

@@ -15,13 +15,9 @@ from opdvr.integration.sft.export import MODEL
 from opdvr.pipeline.options import REPO_ROOT, Options
 
 ROLLOUTS, SFT = "rollouts", "sft"
-# The launchers' variables that the embedded task gets where the caller says nothing.
-_DEMO_COLD_START = {
-    "ACTOR_LR": "2e-3",
-    "TOTAL_EPOCHS": "4",
-    "BATCH_SIZE": "32",
-}
-_DEMO_DISTILLATION = {"TOTAL_STEPS": "40", "TEST_FREQ": "10"}
+_ROLLOUT_FILES = ("counts.json", "sft.parquet", "sft-val.parquet")
+# Of the embedded task's distillation, where the caller says nothing.
+_DEMO_DISTILLATION = {"TOTAL_STEPS": "60", "TEST_FREQ": "20"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def _rollouts(options: Options) -> Stage:
         name=ROLLOUTS,
         what="the teacher's rollouts",
         command=(*command, *options.rollout),
-        done=(output / "counts.json").is_file,
+        done=lambda: all((output / name).is_file() for name in _ROLLOUT_FILES),
         environment=options.for_distillation(),
     )
 
@@ -115,7 +111,7 @@ def _cold_start(options: Options) -> Stage:
         command=("bash", str(REPO_ROOT / "sft.sh")),
         done=lambda: _is_finished(output) and (output / MODEL / "config.json").is_file(),
         environment=options.for_cold_start(),
-        variables=_with_demo(options, own, options.for_cold_start(), _DEMO_COLD_START),
+        variables=_with_demo(options, own, options.for_cold_start(), {}),
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from opdvr.eval.command import INTERRUPTED, USER_MISTAKE, VERIFIER_LOG, UserMistake
-from opdvr.eval.jsonl import FREE_SPACE, Unwritable, writing
+from opdvr.eval.command import VERIFIER_LOG, UserMistake, exit_code
+from opdvr.eval.jsonl import Unwritable, writing
 from opdvr.sft.rollout_options import read_rollout_options
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from opdvr.sft.rollout_prepare import Rollout
 
 NOTHING_ACCEPTED = 1
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 
 def say(line: str) -> None:
@@ -26,20 +24,9 @@ def say(line: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry of `opdvr sft rollout`; a user's mistake is one line and exit code 2."""
-    try:
-        return _roll_out(arguments)
-    except (UserMistake, Unwritable) as mistake:
-        say(str(mistake))
-        return USER_MISTAKE
-    except OSError as error:
-        if error.errno not in _OF_THE_DISK:
-            raise
-        # Written by a library, such as a temporary file of vLLM's.
-        say(f"{error.filename or 'a file'} cannot be written ({error.strerror}); {FREE_SPACE}")
-        return USER_MISTAKE
-    except KeyboardInterrupt:
-        say(f"interrupted; go on with: {_again(arguments)}")
-        return INTERRUPTED
+    return exit_code(
+        lambda: _roll_out(arguments), say, f"interrupted; go on with: {_again(arguments)}"
+    )
 
 
 def _again(arguments: list[str]) -> str:

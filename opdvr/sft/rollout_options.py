@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from opdvr.eval.options import DEVICES, DTYPES, Parser
+from opdvr.eval.options import Parser, add_machine
 from opdvr.sft.rejection import KEEP_ALL, Rejection
 from opdvr.verifier.extract import ANSWER_FORMS
 
@@ -64,14 +64,7 @@ def rollout_parser() -> Parser:
     _add_sampling(parser)
     _add_rejection(parser)
     _add_exports(parser)
-    machine = parser.add_argument_group("machine (as for opdvr eval)")
-    machine.add_argument("--device", choices=DEVICES, help="(cuda where there is a GPU)")
-    machine.add_argument("--dtype", choices=DTYPES, help="(bfloat16; float32 on CPU)")
-    machine.add_argument("--engines", type=int, help="copies of the model (one a GPU; 1 on CPU)")
-    machine.add_argument("--tensor-parallel", type=int, default=1, help="GPUs an engine (1)")
-    machine.add_argument("--max-num-seqs", type=int, default=256, help="at once, an engine (256)")
-    machine.add_argument("--gpu-memory", type=float, default=0.9, help="share to use (0.9)")
-    machine.add_argument("--cpu-cache-gib", type=int, default=4, help="attention cache on CPU (4)")
+    add_machine(parser)
     return parser
 
 

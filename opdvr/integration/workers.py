@@ -86,14 +86,13 @@ class StudentWorker(verl_workers.ActorRolloutRefWorker):
         with open_dict(config):
             prepare_process(config.pop("head_chunk_tokens"))
         keep_vllm_weights_loadable()
+        if config.model.lora_rank > 0:
+            role = role.removesuffix("_ref")  # the actor without its adapter is the reference
         super().__init__(config, role, **kwargs)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """Build reference, actor and rollout, as verl does; the rollout gets no adapter.
-
-        With LoRA the reference is the actor without its adapter.
-        """
+        """Build reference, actor and rollout, as verl does; the rollout gets no adapter."""
         super().init_model()
         if self.config.model.lora_rank > 0:
             self.rollout.lora_config = {}

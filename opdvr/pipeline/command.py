@@ -127,7 +127,7 @@ def _read_record(folder: Path, stages: list[Stage]) -> dict[str, Any]:
     record = json.loads(path.read_text(encoding="utf-8"))
     for stage in stages:
         before = record.get(stage.name, {}).get("command")
-        if before is not None and before != _shown(stage):
+        if before is not None and before != _shown(stage) and stage.done():
             raise ValueError(
                 f"{folder}: stage {stage.name!r} was run as `{before}`, now it would be "
                 f"`{_shown(stage)}`; choose another EXPERIMENT_NAME, or restore the settings"

@@ -8,10 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from opdvr.eval.options import read_sample_options
+from opdvr.sft.rollout_options import read_rollout_options
+
 REPO_ROOT = Path(__file__).parents[2]
 DEMO_MODELS = REPO_ROOT / "opdvr" / "demo" / "models"
 DEMO_DATA = REPO_ROOT / "datasets"
 SFT_PREFIX = "SFT_"
+# What these commands cannot do without, for reading the rest of their arguments.
+_ANY = ("--model", "any", "--data", "any", "--output", "any")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 # The embedded task: what each stage does where the caller does not say otherwise.
 _DEMO_ROLLOUTS = "--limit 2048 --n 1 --temperature 1 --max-tokens 36"
@@ -47,6 +52,22 @@ class Options:
     evaluation: tuple[str, ...]
     environment: Mapping[str, str]
     demo: bool
+
+    def __post_init__(self) -> None:
+        """Refuse arguments of later stages now."""
+        for variable, arguments, read in (
+            ("ROLLOUT_ARGS", self.rollout, read_rollout_options),
+            ("EVAL_ARGS", self.evaluation, read_sample_options),
+        ):
+            try:
+                read([*_ANY, *arguments])
+            except ValueError as mistake:
+                raise ValueError(f"{variable}: {mistake}") from None
+
+    @property
+    def has_held_out_rollouts(self) -> bool:
+        """Whether the rollouts leave rows for the cold start's validation."""
+        return read_rollout_options([*_ANY, *self.rollout]).val_fraction > 0
 
     def for_distillation(self) -> dict[str, str]:
         """Variables of the launchers' environment that are not the cold start's."""
@@ -114,8 +135,8 @@ def read_options(environment: Mapping[str, str] = os.environ) -> Options:
         student=student,
         compare=_bool(value, "PIPELINE_COMPARE", default=demo),
         seed=_int(value, "SEED", default=0),
-        rollout=tuple(shlex.split(value.get("ROLLOUT_ARGS", _DEMO_ROLLOUTS if demo else ""))),
-        evaluation=tuple(shlex.split(value.get("EVAL_ARGS", _DEMO_EVALUATION if demo else ""))),
+        rollout=_words(value, "ROLLOUT_ARGS", _DEMO_ROLLOUTS if demo else ""),
+        evaluation=_words(value, "EVAL_ARGS", _DEMO_EVALUATION if demo else ""),
         environment=dict(environment),
         demo=demo,
         **given,
@@ -129,6 +150,13 @@ def _is_demo(value: Mapping[str, str]) -> bool:
     if named:
         return named == "demo"
     return "ACTOR_MODEL_PATH" not in value and value.get("OPDVR_DEVICE") == "cpu"
+
+
+def _words(value: Mapping[str, str], name: str, default: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(value.get(name, default)))
+    except ValueError as reason:
+        raise ValueError(f"{name} is no list of arguments ({reason})") from None
 
 
 def _bool(value: Mapping[str, str], name: str, default: bool) -> bool:

@@ -13,9 +13,11 @@ from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.runs import RECORD
 from opdvr.integration.sft.export import MODEL
 from opdvr.pipeline.options import REPO_ROOT, Options
+from opdvr.sft.exports import TRAIN_FILE, VAL_FILE
+from opdvr.sft.exports_llamafactory import YAML
 
 ROLLOUTS, SFT = "rollouts", "sft"
-_ROLLOUT_FILES = ("counts.json", "sft.parquet", "sft-val.parquet")
+_LAST_EXPORT = Path("llamafactory") / YAML
 # Of the embedded task's distillation, where the caller says nothing.
 _DEMO_DISTILLATION = {"TOTAL_STEPS": "60", "TEST_FREQ": "20"}
 
@@ -90,7 +92,8 @@ def _rollouts(options: Options) -> Stage:
         name=ROLLOUTS,
         what="the teacher's rollouts",
         command=(*command, *options.rollout),
-        done=lambda: all((output / name).is_file() for name in _ROLLOUT_FILES),
+        # The exports are written in this order.
+        done=lambda: (output / TRAIN_FILE).is_file() and (output / _LAST_EXPORT).is_file(),
         environment=options.for_distillation(),
     )
 
@@ -99,8 +102,8 @@ def _cold_start(options: Options) -> Stage:
     rollouts, output = options.folder / ROLLOUTS, options.folder / SFT
     own = {
         "ACTOR_MODEL_PATH": options.student,
-        "TRAIN_DATASET": str(rollouts / "sft.parquet"),
-        "TEST_DATASET": str(rollouts / "sft-val.parquet"),
+        "TRAIN_DATASET": str(rollouts / TRAIN_FILE),
+        "TEST_DATASET": str(rollouts / VAL_FILE) if options.has_held_out_rollouts else "",
         "EXPERIMENT_NAME": f"{options.name}-sft",
         "FINAL_CKPT_DIR": str(output),
         "SEED": str(options.seed),

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from running import train
+from running import ROOT, train
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("verl")
@@ -24,14 +24,17 @@ METHODS = {
         "reward_model.nnodes=1",
     ],
     "grpo": ["algorithm.adv_estimator=grpo", "reward_model.enable=False"],
-    "plus-grpo-kl": [
+    "plus-grpo-kl-lora": [
         "algorithm.adv_estimator=token_reward_direct_plus_grpo",
         "opdvr.use_kl=True",
+        "actor_rollout_ref.model.lora_rank=4",
+        "trainer.save_freq=2",
         "opdvr.truncated_responses=mask",
         "data.max_response_length=33",  # long enough for some responses only
     ],
-    "inverse-token-grpo-recompute": [
+    "inverse-token-grpo-recompute-kl": [
         "algorithm.adv_estimator=token_grpo",
+        "opdvr.use_kl=True",
         "+actor_rollout_ref.rollout.correctness_gated_mode=inverse",
     ],
     "top-k-union-tail-mixed-vllm-teacher": [
@@ -104,7 +107,7 @@ def test_two_steps(method, tmp_path):
         assert zeroed == 0
         assert steps[2]["opd/teacher_hidden_frac"] > 0
         assert 0 < steps[2]["opd/engine_floor"] < 1e-5
-    elif method in ("opdvr", "inverse-token-grpo-recompute"):
+    elif method in ("opdvr", "inverse-token-grpo-recompute-kl"):
         assert 0 < zeroed < 1
     if method == "top-k-union-tail-mixed-vllm-teacher":
         assert steps[2]["opd/teacher_hidden_frac"] == 0  # the student's ids come first
@@ -113,6 +116,29 @@ def test_two_steps(method, tmp_path):
     if method == "whole-vocabulary":
         assert 0 < steps[1]["opd/divergence"] < 1  # nats; Jensen-Shannon is at most ln 2
         assert 0 < steps[1]["opd/divergence_passed_frac"] < 1
-    if method == "plus-grpo-kl":
-        assert 0 < steps[1]["opd/truncated_frac"] < 1
+    if "kl" in method:
         assert steps[1]["actor/kl_coef"] == 0.005
+        # The reference is the student before training, with LoRA the one without its adapter.
+        assert steps[1]["actor/kl_loss"] == pytest.approx(0, abs=1e-9)
+        assert steps[2]["actor/kl_loss"] > 0
+    if method == "plus-grpo-kl-lora":
+        assert 0 < steps[1]["opd/truncated_frac"] < 1
+        check_saved_adapter(tmp_path / method / "global_step_2" / "actor")
+
+
+def check_saved_adapter(folder):
+    """The checkpoint's model is the student with the checkpoint's adapter merged into it."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    def load(path):
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+    student = ROOT / "opdvr" / "demo" / "models" / "student"
+    merged = PeftModel.from_pretrained(load(student), folder / "lora_adapter").merge_and_unload()
+    before, saved = load(student).state_dict(), load(folder / "huggingface").state_dict()
+    assert saved.keys() == before.keys()
+    for name, tensor in merged.state_dict().items():
+        torch.testing.assert_close(saved[name], tensor, rtol=1e-5, atol=1e-6)
+    assert any(not torch.equal(saved[name], before[name]) for name in before)

@@ -157,7 +157,9 @@ def test_lora_on_two_ranks(data, tmp_path):
     assert found.keys() == before.keys()
     for name, tensor in merged.state_dict().items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
-    change = found["model.layers.0.mlp.up_proj.weight"] - before["model.layers.0.mlp.up_proj.weight"]
+    change = (
+        found["model.layers.0.mlp.up_proj.weight"] - before["model.layers.0.mlp.up_proj.weight"]
+    )
     assert 1 <= torch.linalg.matrix_rank(change, atol=1e-5) <= 4
     assert torch.equal(found["model.embed_tokens.weight"], before["model.embed_tokens.weight"])
 

@@ -15,7 +15,9 @@ def split(template, messages, thinking=False, **named):
     example = Conversations(tokenizer).example(messages, thinking)
     assert len(example.input_ids) == len(example.loss_mask)
     parts = [
-        tokenizer.decode([i for i, m in zip(example.input_ids, example.loss_mask) if m == wanted])
+        tokenizer.decode(
+            [i for i, m in zip(example.input_ids, example.loss_mask, strict=True) if m == wanted]
+        )
         for wanted in (0, 1)
     ]
     return (*parts, example)
@@ -81,7 +83,9 @@ def test_with_thinking_the_thought_is_learnt():
     assert learnt == f"{text}<|im_end|>"
 
 
-@pytest.mark.parametrize("written", ["<think>\nbecause</think>\n\nFour.", "because</think>\n\nFour."])
+@pytest.mark.parametrize(
+    "written", ["<think>\nbecause</think>\n\nFour.", "because</think>\n\nFour."]
+)
 def test_a_thought_that_the_prompt_opens_is_opened_once_and_never_lost(written):
     prompt, learnt, _ = split(chat.FORGETS_THOUGHTS, [USER, answer(written)])
     assert prompt.endswith("<|im_start|>assistant\n<think>\n")

@@ -49,7 +49,7 @@ add_task() { # DEVICE MODEL_OPTION OVERRIDE...
   if named_in "$model_option" "$@"; then return; fi
   OVERRIDES+=(task=demo)
   say "no GPU and no ACTOR_MODEL_PATH: running the embedded task, with its own small models and data"
-  say "to train your own: ACTOR_MODEL_PATH=… REWARD_MODEL_PATH=… TRAIN_DATASET=… TEST_DATASET=… bash ${0##*/}"
+  say "to train your own: ACTOR_MODEL_PATH=… ${TEACHER_HINT-REWARD_MODEL_PATH=… }TRAIN_DATASET=… TEST_DATASET=… bash ${0##*/}"
 }
 
 check_together() {
@@ -97,6 +97,7 @@ launch() { # OVERRIDE...
 }
 
 launch_sft() { # OVERRIDE...
+  local TEACHER_HINT=""
   gather_overrides model.path "$SFT_KNOBS" "$@"
   run_opdvr "$DEVICE" sft train "${OVERRIDES[@]}" "$@"
 }

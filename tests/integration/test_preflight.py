@@ -51,8 +51,11 @@ def config(tmp_path):
                     "tokenizer_path": None,
                     "use_remove_padding": True,
                     "override_config": {"attn_implementation": "flash_attention_2"},
+                    "lora_rank": 0,
+                    "lora_adapter_path": None,
                 },
                 "actor": {
+                    "strategy": "fsdp2",
                     "ppo_mini_batch_size": 4,
                     "use_dynamic_bsz": True,
                     "ppo_max_token_len_per_gpu": 48,
@@ -296,6 +299,20 @@ def test_cut_off_training_samples_are_warned_about(config, key, value):
     config.actor_rollout_ref.rollout[key] = value
     (warning,) = run_preflight(config)
     assert names(warning, f"actor_rollout_ref.rollout.{key}={value}", "log-probs differ")
+
+
+def test_an_adapter_needs_fsdp2_and_its_rank(config):
+    text = refusal(
+        config,
+        **{"actor_rollout_ref.model.lora_rank": 8, "actor_rollout_ref.actor.strategy": "fsdp"},
+    )
+    assert names(text, "LORA_RANK (actor_rollout_ref.model.lora_rank)", "use fsdp2")
+    changed = {"actor_rollout_ref.model.lora_rank": -1}
+    assert names(refusal(config, **changed), "LORA_RANK", "-1")
+    config.actor_rollout_ref.model.lora_rank = 0
+    config.actor_rollout_ref.actor.strategy = "fsdp2"
+    text = refusal(config, **{"actor_rollout_ref.model.lora_adapter_path": "/adapter"})
+    assert names(text, "lora_adapter_path has no effect without LORA_RANK")
 
 
 @pytest.mark.parametrize("model", ["actor_rollout_ref.model", "reward_model.model"])

@@ -40,14 +40,15 @@ class Launch:
         return {override.key_or_group: override.value() for override in parsed}
 
 
-def knob_lines() -> list[list[str]]:
-    """The knobs' table, a line a knob: variable, kind, option."""
+def knob_lines(table: str = "KNOBS") -> list[list[str]]:
+    """A table of knobs, a line a knob: variable, kind, option."""
     command = [
         "bash",
         "-c",
-        'source "$1"; printf "%s" "$KNOBS"',
+        'source "$1"; printf "%s" "${!2}"',
         "-",
         ROOT / "scripts" / "knobs.sh",
+        table,
     ]
     table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split() for line in table.split("\n") if line]

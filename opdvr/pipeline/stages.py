@@ -13,6 +13,7 @@ from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.runs import RECORD
 from opdvr.integration.sft.export import MODEL
 from opdvr.pipeline.options import REPO_ROOT, Options
+from opdvr.pipeline.summary import EVALUATION
 from opdvr.sft.exports import TRAIN_FILE, VAL_FILE
 from opdvr.sft.exports_llamafactory import YAML
 
@@ -75,7 +76,7 @@ class _Evaluations:
         command = [sys.executable, "-m", "opdvr", "eval", "--model", model]
         command += ["--data", options.test, "--output", str(output)]
         return Stage(
-            name=f"eval {name}",
+            name=f"{EVALUATION}{name}",
             what=f"evaluating {name}",
             command=(*command, *options.evaluation),
             done=(output / RESULTS_JSON).is_file,

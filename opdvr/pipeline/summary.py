@@ -12,6 +12,7 @@ from opdvr.eval.scoring import read_results
 from opdvr.report.panels import PALETTE
 from opdvr.report.progress import format_duration
 
+EVALUATION = "eval "  # begins the name of a stage that evaluates
 SUMMARY, PICTURE = "summary.json", "accuracy-by-stage.png"
 
 
@@ -55,14 +56,15 @@ def write_summary(
 
 
 def table(accuracies: Mapping[str, Mapping[str, Any]], minutes: Mapping[str, float]) -> str:
-    """A line a stage for the terminal."""
+    """A line a stage for the terminal; its minutes are those of the training and evaluation."""
     width = max(map(len, accuracies))
     lines = [f"{'stage':<{width}}  accuracy  95 % interval   tokens  truncated  minutes"]
     for stage, values in accuracies.items():
         low, high = values["interval_95"]
+        spent = minutes.get(stage, 0.0) + minutes.get(f"{EVALUATION}{stage}", 0.0)
         lines.append(
             f"{stage:<{width}}  {values['accuracy']:8.3f}  {low:.3f} to {high:.3f}  "
-            f"{values['tokens']:7.1f}  {values['truncated']:8.1%}  {minutes.get(stage, 0.0):7.1f}"
+            f"{values['tokens']:7.1f}  {values['truncated']:8.1%}  {spent:7.1f}"
         )
     total = format_duration(sum(minutes.values()) * 60)
     return "\n".join([*lines, f"all stages: {total}"])

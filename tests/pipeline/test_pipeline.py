@@ -182,14 +182,15 @@ def test_summary(tmp_path):
         "by_source": {"a": 0.375},
     }
     accuracies = {"raw": {"accuracy": 0.375, **stage}, "sft": {"accuracy": 0.75, **stage}}
-    minutes = {"eval raw": 0.5, "sft": 1.25}
+    minutes = {"eval raw": 0.5, "sft": 1.0, "eval sft": 0.25}
     path = write_summary(tmp_path, accuracies, minutes, {"seed": 3})
     content = json.loads(path.read_text())
     assert content["accuracy"] == {"raw": 0.375, "sft": 0.75}
     assert content["minutes_in_all"] == 1.75 and content["seed"] == 3
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
     lines = table(accuracies, minutes).splitlines()
-    assert "0.375  0.250 to 0.500" in lines[1] and lines[-1] == "all stages: 1m45s"
+    assert "0.375  0.250 to 0.500" in lines[1] and lines[1].endswith(" 0.5")
+    assert lines[2].endswith(" 1.2") and lines[-1] == "all stages: 1m45s"
 
 
 def test_usage_and_unknown_arguments(capsys):

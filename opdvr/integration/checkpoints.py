@@ -14,6 +14,8 @@ from omegaconf import DictConfig, open_dict
 
 COMPLETE = "complete.json"  # written last, atomically: without it a checkpoint is half-written
 STEP_FOLDER = re.compile(r"global_step_(\d+)")
+# In a checkpoint: the whole model, by verl's name, and with LoRA the adapter beside it.
+WHOLE_MODEL, ADAPTER = "huggingface", "lora_adapter"
 TRACKER = "latest_checkpointed_iteration.txt"  # verl's name; its model merger and scripts read it
 
 
@@ -128,10 +130,12 @@ def check_same_data(checkpoint: Path, now: dict[str, object]) -> None:
     saved = json.loads((checkpoint / COMPLETE).read_text())["data"]
     changed = sorted(key for key in now if saved.get(key) != now[key])
     if changed:
+        # What is no whole option's name is one of the group `data`.
+        names = [key if "." in key else f"data.{key}" for key in changed]
         raise ValueError(
-            f"cannot resume from {checkpoint}: data.{', data.'.join(changed)} changed since it was "
-            "written, so rows would be repeated or skipped; restore it, or start anew under "
-            "another EXPERIMENT_NAME"
+            f"cannot resume from {checkpoint}: {', '.join(names)} changed since it was written, so "
+            "rows would be repeated or skipped, or two models mixed; restore it, or start anew "
+            "under another EXPERIMENT_NAME"
         )
 
 

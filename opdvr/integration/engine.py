@@ -22,6 +22,7 @@ from verl.workers.engine import EngineRegistry
 from opdvr.core import MethodSpec, OutputLayer, apply_gate, candidate_ids
 from opdvr.core.divergence import DivergenceScores, divergence_loss
 from opdvr.integration import lora
+from opdvr.integration.checkpoints import ADAPTER, WHOLE_MODEL
 from opdvr.integration.head import (
     ENTROPY,
     LOG_PROBS,
@@ -169,9 +170,9 @@ class ScoringEngine(verl_fsdp.FSDPEngineWithLMHead):
         if self._is_offload_param:
             verl_fsdp.load_fsdp_model_to_gpu(self.module)
         folder = Path(local_path)
-        lora.save_adapter(self.module, folder / lora.ADAPTER, get_device_id())
+        lora.save_adapter(self.module, folder / ADAPTER, get_device_id())
         if "hf_model" in wanted:
-            lora.save_merged(self.module, folder / lora.MERGED, get_device_id())
+            lora.save_merged(self.module, folder / WHOLE_MODEL, get_device_id())
         torch.distributed.barrier()
         if self._is_offload_param:
             verl_fsdp.offload_fsdp_model_to_cpu(self.module)

@@ -38,8 +38,11 @@ DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
 
-def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
+def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO, bool]:
     """Everything that can fail cheaply: the checked configuration, and the held run folder.
+
+    Returns:
+        Both, and whether the last step is done, so that only the summary is missing.
 
     Raises:
         ValueError: a user's mistake, in one line; nothing was started.
@@ -58,9 +61,9 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO]:
     lock = runs.hold(folder)
     compared = signal_name(config) if distills(config) else "no teacher"
     say(f"opdvr: {method_name(config)} ({compared}), run folder {folder}")
-    check_resume(config)
+    is_trained = check_resume(config)
     runs.record(folder, overrides, finished=False)
-    return config, lock
+    return config, lock, is_trained
 
 
 def train(config: DictConfig) -> None:
@@ -124,8 +127,11 @@ def make_demo_data(config: DictConfig) -> None:
             write_parquet(DATASETS)
 
 
-def check_resume(config: DictConfig) -> None:
+def check_resume(config: DictConfig) -> bool:
     """What can be known before Ray starts about going on from the folder's last checkpoint.
+
+    Returns:
+        Whether the last step is done, in a run that was ended before it could say so.
 
     Raises:
         ValueError: the data changed since, or the last step is done (verl would do one too many).
@@ -146,15 +152,19 @@ def check_resume(config: DictConfig) -> None:
         check_same_data(named, data_fingerprint(config))
     steps = complete_steps(folder)
     if not steps or trainer.resume_mode != "auto":
-        return
+        return False
     check_same_data(folder / f"global_step_{steps[-1]}", data_fingerprint(config))
     total = config.trainer.total_training_steps
+    if steps[-1] == total and runs.is_unfinished(folder):
+        say(f"opdvr: step {total} of {total} is done already; writing the summary")
+        return True
     if total is not None and steps[-1] >= total:
         raise ValueError(
             f"{folder} already holds step {steps[-1]} of {total}: raise TOTAL_STEPS to go on, or "
             "choose another EXPERIMENT_NAME"
         )
     say(f"opdvr: resuming from step {steps[-1]}")
+    return False
 
 
 def set_environment(config: DictConfig) -> None:
@@ -258,7 +268,7 @@ def main(arguments: list[str]) -> int:
     """Entry of `opdvr train`; a user's mistake is one line and exit code 2."""
     started = time.time()
     try:
-        config, lock = prepare(arguments)
+        config, lock, is_trained = prepare(arguments)
     except (ValueError, HydraException) as error:
         print(f"opdvr: {error}", file=sys.stderr)
         return 2
@@ -266,7 +276,8 @@ def main(arguments: list[str]) -> int:
     finished = False
     try:
         with lock:
-            train(config)
+            if not is_trained:
+                train(config)
             runs.record(folder, arguments, finished=True)
         finished = True
         from opdvr.integration.finish import report

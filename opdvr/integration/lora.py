@@ -19,7 +19,6 @@ _ADAPTER = "default"  # the one that verl makes
 _PREFIX = "base_model.model."
 _BASE = ".base_layer"
 _LORA = ".lora_"
-MERGED, ADAPTER = "huggingface", "lora_adapter"  # the folders in a checkpoint
 
 
 def has_adapter(module: nn.Module) -> bool:

@@ -43,6 +43,12 @@ def interrupted_run(
     return None
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Whether a run was started in the folder and did not come to its end."""
+    record = folder / RECORD
+    return record.is_file() and _unfinished_command(record) is not None
+
+
 def _unfinished_command(record: Path) -> str | None:
     """Fingerprint of the command of a run that did not finish; None too for a torn record."""
     try:

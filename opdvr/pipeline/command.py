@@ -45,7 +45,9 @@ def main(arguments: list[str]) -> int:
             f"{options.folder} cannot be written ({{error}}); set EXPERIMENT_NAME",
             f"another pipeline is running in {options.folder}; choose another EXPERIMENT_NAME",
         )
+        _check_launchers(stages)
         record = _read_record(options.folder, stages)
+        _refuse_outdated(options.folder, stages)
     except ValueError as mistake:
         say(str(mistake))
         return USER_MISTAKE
@@ -112,7 +114,7 @@ def _make_demo_data(options: Options) -> None:
 def _shown(stage: Stage) -> str:
     """The command with the variables that the pipeline sets, as it is written down."""
     variables = [f"{name}={text}" for name, text in sorted(stage.variables.items())]
-    return " ".join([*variables, *redact_command(list(stage.command))])
+    return " ".join(redact_command([*variables, *stage.command]))
 
 
 def _read_record(folder: Path, stages: list[Stage]) -> dict[str, Any]:
@@ -133,6 +135,34 @@ def _read_record(folder: Path, stages: list[Stage]) -> dict[str, Any]:
                 f"`{_shown(stage)}`; choose another EXPERIMENT_NAME, or restore the settings"
             )
     return record
+
+
+def _check_launchers(stages: list[Stage]) -> None:
+    """Let each launcher look at its settings now.
+
+    Raises:
+        ValueError: its own line about one of them.
+    """
+    for stage in stages:
+        if stage.check is None:
+            continue
+        environment = {**stage.environment, **stage.variables, **stage.check, "DRY_RUN": "1"}
+        done = subprocess.run(stage.command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            line = (done.stderr.strip().splitlines() or ["no output"])[-1]
+            raise ValueError(f"{stage.what}: {line.removeprefix('opdvr: ')}")
+
+
+def _refuse_outdated(folder: Path, stages: list[Stage]) -> None:
+    """Raise ValueError where a stage has to be made and what was made from it is still there."""
+    missing = {stage.name for stage in stages if not stage.done()}
+    for stage in stages:
+        lacking = missing.intersection(stage.inputs)
+        if lacking and stage.done():
+            raise ValueError(
+                f"{folder}: stage {lacking.pop()!r} is missing, but {stage.name!r}, made from it, "
+                "is there; remove that output too, or restore the input"
+            )
 
 
 def _write_record(folder: Path, record: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ REPO_ROOT = Path(__file__).parents[2]
 DEMO_MODELS = REPO_ROOT / "opdvr" / "demo" / "models"
 DEMO_DATA = REPO_ROOT / "datasets"
 SFT_PREFIX = "SFT_"
+# The tables of the launchers' settings.
+KNOBS, SFT_KNOBS = "KNOBS", "SFT_KNOBS"
 # What these commands cannot do without, for reading the rest of their arguments.
 _ANY = ("--model", "any", "--data", "any", "--output", "any")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -54,7 +56,14 @@ class Options:
     demo: bool
 
     def __post_init__(self) -> None:
-        """Refuse arguments of later stages now."""
+        """Refuse arguments and names of later stages now."""
+        known = knob_names(SFT_KNOBS)
+        for name in self.environment:
+            if name.startswith(SFT_PREFIX) and name.removeprefix(SFT_PREFIX) not in known:
+                raise ValueError(
+                    f"{name} is no setting of the cold start; they are "
+                    f"{', '.join(SFT_PREFIX + knob for knob in known)}"
+                )
         for variable, arguments, read in (
             ("ROLLOUT_ARGS", self.rollout, read_rollout_options),
             ("EVAL_ARGS", self.evaluation, read_sample_options),
@@ -73,6 +82,10 @@ class Options:
         """Variables of the launchers' environment that are not the cold start's."""
         return {k: v for k, v in self.environment.items() if not k.startswith(SFT_PREFIX)}
 
+    def knobs(self, table: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """The launchers' settings that the caller has set, of a table in scripts/knobs.sh."""
+        return {name: environment[name] for name in knob_names(table) if environment.get(name)}
+
     def for_cold_start(self) -> dict[str, str]:
         """The same for sft.sh: SFT_ACTOR_LR becomes ACTOR_LR, and distillation's own is left out.
 
@@ -89,6 +102,13 @@ class Options:
             if name.startswith(SFT_PREFIX)
         }
         return shared | own
+
+
+def knob_names(table: str) -> list[str]:
+    """The variables of a table in scripts/knobs.sh."""
+    text = (REPO_ROOT / "scripts" / "knobs.sh").read_text(encoding="utf-8")
+    lines = text.split(f"\n{table}='\n", 1)[1].split("\n'", 1)[0].splitlines()
+    return [line.split()[0] for line in lines]
 
 
 # Knobs that the two launchers share and that mean a training of its own.

@@ -12,7 +12,7 @@ from opdvr.eval.scoring import RESULTS_JSON
 from opdvr.integration.checkpoints import complete_steps
 from opdvr.integration.runs import RECORD
 from opdvr.integration.sft.export import MODEL
-from opdvr.pipeline.options import REPO_ROOT, Options
+from opdvr.pipeline.options import KNOBS, REPO_ROOT, SFT_KNOBS, Options
 from opdvr.pipeline.summary import EVALUATION
 from opdvr.sft.exports import TRAIN_FILE, VAL_FILE
 from opdvr.sft.exports_llamafactory import YAML
@@ -35,6 +35,8 @@ class Stage:
         done: whether its output is there.
         environment: the variables that it inherits.
         model: for an evaluation, the stage of the summary that it measures.
+        inputs: names of the stages whose output it reads.
+        check: variables for a dry run of a launcher, with inputs that are there already.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Stage:
     environment: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     model: str | None = None
+    inputs: tuple[str, ...] = ()
+    check: Mapping[str, str] | None = None
 
 
 def plan(options: Options) -> list[Stage]:
@@ -82,6 +86,7 @@ class _Evaluations:
             done=(output / RESULTS_JSON).is_file,
             environment=options.for_distillation(),
             model=name,
+            inputs=() if name in ("raw", "teacher") else (name,),
         )
 
 
@@ -115,7 +120,9 @@ def _cold_start(options: Options) -> Stage:
         command=("bash", str(REPO_ROOT / "sft.sh")),
         done=lambda: _is_finished(output) and (output / MODEL / "config.json").is_file(),
         environment=options.for_cold_start(),
-        variables=_with_demo(options, own, options.for_cold_start(), {}),
+        variables=_variables(options, SFT_KNOBS, options.for_cold_start(), own, {}),
+        inputs=(ROLLOUTS,),
+        check={"TRAIN_DATASET": options.train, "TEST_DATASET": options.test},
     )
 
 
@@ -129,30 +136,35 @@ def _distil(options: Options, name: str, launcher: str, model: str) -> Stage:
         "EXPERIMENT_NAME": f"{options.name}-{name}",
         "FINAL_CKPT_DIR": str(output),
     }
+    is_cold = model != options.student
     method = "plain OPD" if launcher == "opd_baseline.sh" else "OPDVR"
     return Stage(
         name=name,
-        what=f"{method} from {'the cold start' if name.startswith('sft') else 'the raw student'}",
+        what=f"{method} from {'the cold start' if is_cold else 'the raw student'}",
         command=(
             *("bash", str(REPO_ROOT / launcher)),
             *("data.shuffle=True", f"data.seed={options.seed}"),
         ),
         done=lambda: _is_finished(output) and bool(complete_steps(output)),
         environment=options.for_distillation(),
-        variables=_with_demo(options, own, options.for_distillation(), _DEMO_DISTILLATION),
+        variables=_variables(options, KNOBS, options.for_distillation(), own, _DEMO_DISTILLATION),
+        inputs=(SFT,) if is_cold else (),
+        check={"ACTOR_MODEL_PATH": options.student},
     )
 
 
-def _with_demo(
+def _variables(
     options: Options,
-    own: dict[str, str],
+    table: str,
     environment: Mapping[str, str],
-    defaults: Mapping[str, str],
+    own: dict[str, str],
+    demo: Mapping[str, str],
 ) -> dict[str, str]:
-    if not options.demo:
-        return own
-    chosen = {name: text for name, text in defaults.items() if not environment.get(name)}
-    return {**own, "OPDVR_TASK": "demo", **chosen}
+    """What the caller has set of the launcher's settings, and what the pipeline sets."""
+    chosen = options.knobs(table, environment)
+    if options.demo:
+        chosen = {**demo, **chosen, "OPDVR_TASK": "demo"}
+    return chosen | own
 
 
 def _is_finished(folder: Path) -> bool:

@@ -66,6 +66,9 @@ def table(accuracies: Mapping[str, Mapping[str, Any]], minutes: Mapping[str, flo
             f"{stage:<{width}}  {values['accuracy']:8.3f}  {low:.3f} to {high:.3f}  "
             f"{values['tokens']:7.1f}  {values['truncated']:8.1%}  {spent:7.1f}"
         )
+    for stage, spent in minutes.items():
+        if stage not in accuracies and not stage.startswith(EVALUATION):
+            lines.append(f"{stage:<{width}}  {'':45}{spent:7.1f}")
     total = format_duration(sum(minutes.values()) * 60)
     return "\n".join([*lines, f"all stages: {total}"])
 

@@ -23,6 +23,7 @@ MESSAGES, THINKING = "messages", "enable_thinking"
 SCHEMA = pa.schema(
     {"input_ids": pa.list_(pa.int32()), "loss_mask": pa.list_(pa.int8()), "row": pa.int64()}
 )
+_SUMMED = ("rows", "tokens", "loss_tokens", "too_long", "silent_turns", "second_thoughts")
 # Rows that one process reads at a time; fewer rows than two such shares are read here.
 _SHARE = 1000
 
@@ -58,6 +59,7 @@ class Prepared:
         longest: tokens of the longest kept row.
         too_long: rows left out, and the tokens of the longest of them.
         silent_turns: earlier turns of the assistant that carry no loss.
+        second_thoughts: rows with a thought in the response and an empty one before it.
         end_ids: the tokens that end a response.
     """
 
@@ -68,6 +70,7 @@ class Prepared:
     too_long: int = 0
     longest_left_out: int = 0
     silent_turns: int = 0
+    second_thoughts: int = 0
     end_ids: tuple[int, ...] = ()
 
     def lines(self, option: str) -> list[str]:
@@ -85,6 +88,13 @@ class Prepared:
             found.append(
                 f"{option}: {how_many(self.silent_turns, 'earlier turn')} of the assistant without "
                 "loss: the chat template shows them otherwise than they were written"
+            )
+        if self.second_thoughts:
+            rows = how_many(self.second_thoughts, "row")
+            found.append(
+                f"{option}: {rows} with a thought (<think>) in the response while thinking is off, "
+                "so that the prompt holds an empty one before it; set THINKING=True "
+                "(sft.thinking), or write enable_thinking into the rows"
             )
         return found
 
@@ -136,6 +146,11 @@ def prepare(files: list[str], option: str, target: Path, reading: Reading) -> Pr
                 f"(data.max_length) = {reading.max_length}; raise it to {done.longest_left_out}"
             )
         os.replace(temporary, target)
+    except OSError as error:
+        raise ValueError(
+            f"{target} cannot be written ({error.strerror or error}); free space, or set "
+            "FINAL_CKPT_DIR (trainer.default_local_dir)"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
     return done
@@ -186,7 +201,7 @@ def _collected(results: Iterator[Any], where: str, done: Prepared) -> Iterator[p
             )
         done.longest = max(done.longest, counts.longest)
         done.longest_left_out = max(done.longest_left_out, counts.longest_left_out)
-        for name in ("rows", "tokens", "loss_tokens", "too_long", "silent_turns"):
+        for name in _SUMMED:
             setattr(done, name, getattr(done, name) + getattr(counts, name))
         yield batch
 
@@ -230,6 +245,7 @@ def _read_share(
         counts.loss_tokens += sum(example.loss_mask)
         counts.longest = max(counts.longest, length)
         counts.silent_turns += example.silent_turns
+        counts.second_thoughts += example.second_thought
         for name, value in zip(
             SCHEMA.names, (example.input_ids, example.loss_mask, number), strict=True
         ):

@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 ASSISTANT = "assistant"
-_THINK = "<think>"
+_THINK, _THOUGHT = "<think>", "</think>"
 _PROBE = "a probe"  # a content that no template has
 
 
@@ -25,11 +27,13 @@ class Example:
         input_ids: of the whole conversation.
         loss_mask: 1 where the token was the assistant's, else 0; as long as `input_ids`.
         silent_turns: turns of the assistant without loss, since the template rewrites them.
+        second_thought: the response brings a thought, and the prompt, with thinking off, has one.
     """
 
     input_ids: list[int]
     loss_mask: list[int]
     silent_turns: int = 0
+    second_thought: bool = False
 
 
 class Conversations:
@@ -48,7 +52,9 @@ class Conversations:
             raise ValueError("the tokenizer has no chat template; put chat_template.jinja there")
         self._tokenizer = tokenizer
         self._template = template or {}
-        self._special = set(tokenizer.all_special_ids)
+        # Markers need not be among the named special tokens.
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = {*tokenizer.all_special_ids, *(i for i, token in added if token.special)}
         self.end_ids = self._find_end()
 
     def example(self, messages: list[dict[str, Any]], thinking: bool) -> Example:
@@ -57,11 +63,8 @@ class Conversations:
         Raises:
             ValueError: there is nothing to learn: no answer at the end, or an empty one.
         """
-        if not messages or messages[-1].get("role") != ASSISTANT:
-            raise ValueError("its last message is not the assistant's")
-        response = messages[-1].get("content")
-        if not isinstance(response, str) or not response.strip():
-            raise ValueError("its last message, the assistant's, is empty")
+        _require_text(messages)
+        response = messages[-1]["content"]
         text = self._render(messages[:-1], thinking, prompt=True)
         prompt_ids = self._ids(text)
         if text.rstrip().endswith(_THINK) and response.lstrip().startswith(_THINK):
@@ -69,7 +72,10 @@ class Conversations:
             response = response.lstrip().removeprefix(_THINK).lstrip("\n")
         response_ids = self._continuation(text, prompt_ids, response) + self.end_ids
         mask, silent = self._earlier_turns(messages[:-1], prompt_ids, thinking)
-        return Example(prompt_ids + response_ids, mask + [1] * len(response_ids), silent)
+        second_thought = not thinking and _THINK in response and text.rstrip().endswith(_THOUGHT)
+        return Example(
+            prompt_ids + response_ids, mask + [1] * len(response_ids), silent, second_thought
+        )
 
     def _continuation(self, text: str, prompt_ids: list[int], response: str) -> list[int]:
         """Ids of a response after its prompt, as the tokenizer reads both together if it can."""
@@ -100,7 +106,11 @@ class Conversations:
         question = [{"role": "user", "content": _PROBE}]
         answer = {"role": ASSISTANT, "content": _PROBE}
         text = self._render([*question, answer], False, prompt=False)
-        closing = self._ids(text[text.rindex(_PROBE) + len(_PROBE) :])
+        place = text.rfind(_PROBE)
+        if place < 0:
+            raise ValueError("the chat template rewrites what is said, so its end is not found")
+        said, closing = text[: place + len(_PROBE)], text[place + len(_PROBE) :]
+        closing = self._continuation(said, self._ids(said), closing)
         length = _through_first(closing, self._special)
         if length and closing[length - 1] in self._special:
             return closing[:length]
@@ -113,12 +123,30 @@ class Conversations:
 
     def _render(self, messages: list[dict[str, Any]], thinking: bool, prompt: bool) -> str:
         named = {"enable_thinking": thinking, **self._template}
-        return self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=prompt, **named
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=prompt, **named
+            )
+        except TemplateError as error:  # a template's own refusal, or its mistake
+            raise ValueError(
+                f"the chat template refuses it: {' '.join(str(error).split())}"
+            ) from None
 
     def _ids(self, text: str) -> list[int]:
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError("it holds half a character (a lone surrogate)")
         return self._tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+
+
+def _require_text(messages: list[dict[str, Any]]) -> None:
+    """Raise ValueError for a row that is no conversation in text with an answer at its end."""
+    if len(messages) < 2 or messages[-1].get("role") != ASSISTANT:
+        raise ValueError("its last message is not the assistant's answer to another one")
+    for message in messages:
+        if not all(isinstance(message.get(name), str) for name in ("role", "content")):
+            raise ValueError("a message has no role, or a content that is no text")
+    if not messages[-1]["content"].strip():
+        raise ValueError("its last message, the assistant's, is empty")
 
 
 def _through_first(ids: list[int], wanted: set[int]) -> int:

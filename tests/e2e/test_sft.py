@@ -134,12 +134,26 @@ def test_an_interrupted_run_ends_with_the_same_model(whole, data, tmp_path, step
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
+def test_a_run_killed_before_it_wrote_its_model(whole, data, tmp_path):
+    folder = tmp_path / "killed"
+    shutil.copytree(whole[0], folder)
+    shutil.rmtree(folder / "model")
+    output = sft(folder, data)
+    assert "step 6 of 6 is done already; writing the model" in output
+    assert json.loads((folder / "run.json").read_text())["finished"] is True
+    expected, found = weights(whole[0] / "model"), weights(folder / "model")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
 def test_other_data_and_a_finished_run_are_not_gone_on_with(whole, data, tmp_path):
     folder = tmp_path / "finished"
     shutil.copytree(whole[0], folder)
     assert "already holds step 6 of 6" in sft(folder, data, fails=True)
     output = sft(folder, data, "data.max_length=44", "trainer.total_epochs=9", fails=True)
     assert "cannot resume" in output and "Traceback" not in output
+    for other in ("model.lora_rank=4", f"model.path={STUDENT.with_name('student-other-style')}"):
+        output = sft(folder, data, other, "trainer.total_epochs=9", fails=True)
+        assert f"{other.split('=')[0]} changed" in output and "Traceback" not in output
 
 
 def test_lora_on_two_ranks(data, tmp_path):
@@ -171,6 +185,7 @@ def test_lora_on_two_ranks(data, tmp_path):
         (["data.max_token_len_per_gpu=32"], "MAX_TOKEN_LEN_PER_GPU"),
         (["trainer.nnodes=2"], "NNODES"),
         (["trainer.save_freq=0"], "SAVE_FREQ (trainer.save_freq) is 0"),
+        (["optim.lr=abc"], "ACTOR_LR (optim.lr) is 'abc'"),
         (["optim.lr=0"], "ACTOR_LR (optim.lr) is 0"),
         (["data.train_files=/none.parquet"], "`bash rollout.sh` makes it"),
         (["model.path=/none"], "student model folder not found"),

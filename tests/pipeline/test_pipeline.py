@@ -89,12 +89,57 @@ def test_arguments_are_handed_on_and_rollouts_may_hold_nothing_out():
         ({"ROLLOUT_ARGS": "--n 0"}, "ROLLOUT_ARGS: --n 0"),
         ({"ROLLOUT_ARGS": "--no 'x"}, "ROLLOUT_ARGS is no list of arguments"),
         ({"EVAL_ARGS": "--top-p 2"}, "EVAL_ARGS: --top-p 2"),
+        ({"SFT_TYPO": "3"}, "SFT_TYPO is no setting of the cold start; they are SFT_ACTOR_MODEL"),
     ],
 )
 def test_mistakes_are_known_before_the_first_stage(given, message):
     with pytest.raises(ValueError) as caught:
         read_options(OWN | given)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"SFT_ACTOR_LR": "abc"}, "the cold start: ACTOR_LR='abc' is not a number"),
+        ({"N_RESPONSES": "0"}, "OPDVR from the cold start: N_RESPONSES=0 is too small"),
+    ],
+)
+def test_launchers_see_their_settings_before_the_first_stage(given, message, tmp_path, monkeypatch):
+    named = {name: str(tmp_path) for name in OWN if name.endswith(("PATH", "DATASET"))}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OPDVR_DEVICE": "cpu"}
+    stages = plan(read_options({**environment, **named, **given}))
+    with pytest.raises(ValueError) as caught:
+        command._check_launchers(stages)
+    assert message in str(caught.value)
+
+
+def test_every_setting_of_a_launcher_is_written_down():
+    before = {stage.name: stage for stage in plan(read_options(OWN))}
+    changed = {"TOTAL_STEPS": "40", "SFT_ACTOR_LR": "1e-6", "LORA_RANK": "8"}
+    after = {stage.name: stage for stage in plan(read_options(OWN | changed))}
+    for name, expected in (("sft", "ACTOR_LR=1e-6"), ("sft+opdvr", "TOTAL_STEPS=40")):
+        assert expected in command._shown(after[name]) and "LORA_RANK=8" in command._shown(
+            after[name]
+        )
+        assert expected not in command._shown(before[name])
+
+
+def test_the_embedded_tasks_steps_can_be_chosen():
+    stages = {stage.name: stage for stage in plan(read_options(DEMO | {"TOTAL_STEPS": "5"}))}
+    variables = stages["sft+opdvr"].variables
+    assert (variables["TOTAL_STEPS"], variables["TEST_FREQ"]) == ("5", "20")
+
+
+def test_what_was_made_from_a_missing_output_is_not_kept(tmp_path):
+    def stage(name, there, inputs=()):
+        return Stage(name, name, (), lambda: there, {}, inputs=inputs)
+
+    kept = [stage("sft", True), stage("sft+opdvr", False, ("sft",))]
+    command._refuse_outdated(tmp_path, kept)
+    mixed = [stage("sft", False), stage("sft+opdvr", True, ("sft",))]
+    with pytest.raises(ValueError, match=r"'sft' is missing, but 'sft\+opdvr', made from it"):
+        command._refuse_outdated(tmp_path, mixed)
 
 
 # ---- running, with stages that write a file ---------------------------------------------------

@@ -124,3 +124,9 @@ def test_json_rows_are_read_too(tmp_path, tokenizer):
         [str(file)], "data", tmp_path / "tokens.arrow", Reading(tokenizer, max_length=64)
     )
     assert done.rows == 3
+
+
+def test_a_full_disk_is_one_line(tmp_path, tokenizer):
+    file = write(tmp_path / "data.parquet", [row(0)])
+    with pytest.raises(ValueError, match=r"cannot be written .*FINAL_CKPT_DIR"):
+        prepare([file], "data", tmp_path / "none" / "tokens.arrow", Reading(tokenizer, 64))

@@ -121,8 +121,55 @@ def test_tokenizers_that_cannot_be_learnt_with_are_refused(template, eos, messag
 
 
 @pytest.mark.parametrize(
-    "messages", [[], [USER], [USER, answer("")], [USER, answer(" \n")], [USER, answer(None)]]
+    "messages",
+    [[], [USER], [answer("Four.")], [USER, answer("")], [USER, answer(" \n")], [USER, USER]],
 )
 def test_rows_without_an_answer_are_refused(messages):
     with pytest.raises(ValueError, match="last message"):
         Conversations(chat.tokenizer(chat.PLAIN)).example(messages, False)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"role": "user"}, "no text"),
+        ({"role": None, "content": "Hi"}, "no role"),
+        ({"role": "user", "content": [{"type": "text", "text": "Hi"}]}, "no text"),
+        ({"role": "user", "content": "Hi \ud83d"}, "half a character"),
+    ],
+)
+def test_broken_messages_are_refused(broken, message):
+    with pytest.raises(ValueError, match=message):
+        Conversations(chat.tokenizer(chat.PLAIN)).example([broken, answer("Four.")], False)
+
+
+def test_what_a_template_refuses_is_said_in_its_words():
+    refuses = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No system, please') }}{% endif %}"
+    )
+    messages = [{"role": "system", "content": "You are kind"}, USER, answer("Four.")]
+    with pytest.raises(ValueError, match="the chat template refuses it: No system, please"):
+        Conversations(chat.tokenizer(refuses + chat.PLAIN)).example(messages, False)
+
+
+def test_an_end_marker_that_is_special_without_a_name():
+    """Some tokenizers mark <end_of_turn> as special, and name only <eos>."""
+    from tokenizers import AddedToken
+
+    tokenizer = chat.tokenizer(chat.PLAIN.replace("<|im_end|>", "<end_of_turn>"))
+    tokenizer.add_tokens([AddedToken("<end_of_turn>", special=True)])
+    assert "<end_of_turn>" not in tokenizer.all_special_tokens
+    conversations = Conversations(tokenizer)
+    assert tokenizer.convert_ids_to_tokens(conversations.end_ids) == ["<end_of_turn>"]
+    messages = [USER, answer("Four."), USER, answer("Five.")]
+    example = conversations.example(messages, False)
+    learnt = [i for i, m in zip(example.input_ids, example.loss_mask, strict=True) if m]
+    assert tokenizer.decode(learnt) == "Four.<end_of_turn>Five.<end_of_turn>"
+
+
+@pytest.mark.parametrize(("thinking", "noticed"), [(False, True), (True, False)])
+def test_a_thought_behind_an_empty_one_is_noticed(thinking, noticed):
+    text = "<think>\nbecause\n</think>\n\nFour."
+    example = split(chat.EMPTY_THOUGHT, [USER, answer(text)], thinking)[2]
+    assert example.second_thought is noticed
+    assert not split(chat.PLAIN, [USER, answer(text)])[2].second_thought

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from hydra import compose as hydra_compose
@@ -72,8 +73,9 @@ def check(config: DictConfig) -> None:
                 f"{option.upper()} (trainer.{option}) is {value!r}; use a number of steps, -1 for "
                 f"never (but at the end), or {EACH_EPOCH}"
             )
-    if not config.optim.lr > 0:
-        raise ValueError(f"ACTOR_LR (optim.lr) is {config.optim.lr}; it must be above 0")
+    rate = config.optim.lr
+    if not (isinstance(rate, int | float) and 0 < rate < math.inf):
+        raise ValueError(f"ACTOR_LR (optim.lr) is {rate!r}; it must be a number above 0")
     if config.trainer.nnodes != 1:
         raise ValueError(
             f"NNODES (trainer.nnodes) is {config.trainer.nnodes}: one machine is started here; "

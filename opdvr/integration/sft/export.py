@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from opdvr.integration.checkpoints import complete_steps
-from opdvr.integration.lora import ADAPTER, MERGED
+from opdvr.integration.checkpoints import ADAPTER, WHOLE_MODEL, complete_steps
 
 MODEL = "model"
 _GENERATION = "generation_config.json"
@@ -28,7 +27,7 @@ def export(folder: Path, end_ids: tuple[int, ...], say: Callable[[str], None]) -
     assert steps, f"{folder} has no complete checkpoint"
     checkpoint = folder / f"global_step_{steps[-1]}"
     target = folder / MODEL
-    _link(checkpoint / MERGED, target)
+    _link(checkpoint / WHOLE_MODEL, target)
     if (checkpoint / ADAPTER).is_dir():
         _link(checkpoint / ADAPTER, folder / ADAPTER)
     _stop_at(target, end_ids[-1], say)

@@ -19,6 +19,7 @@ from opdvr.integration.checkpoints import check_same_data, complete_steps
 from opdvr.integration.launch import PLATFORM_MODULE, RESUME_MODES
 from opdvr.integration.preflight_models import ModelOption, find_model
 from opdvr.integration.sft.config import check, compose
+from opdvr.integration.sft.export import MODEL, export
 from opdvr.integration.sft.worker import LOG
 from opdvr.integration.terminal import say
 from opdvr.report.metrics import SFT_VALIDATION_LOSS
@@ -36,17 +37,16 @@ def main(arguments: list[str]) -> int:
     try:
         config, lock, fingerprint, end_ids = _prepare(arguments)
     except (ValueError, HydraException) as error:
-        print(f"opdvr: {error}", file=sys.stderr)
+        print(f"opdvr: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     folder = Path(config.trainer.default_local_dir)
     finished = False
     try:
         with lock:
-            _train(config, fingerprint)
-            runs.record(folder, arguments, finished=True)
-            from opdvr.integration.sft.export import export
-
+            if fingerprint is not None:
+                _train(config, fingerprint)
             model = export(folder, end_ids, say)
+            runs.record(folder, arguments, finished=True)
         finished = True
     except KeyboardInterrupt:
         steps = complete_steps(folder)
@@ -64,8 +64,13 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(
     arguments: list[str],
-) -> tuple[DictConfig, TextIO, dict[str, object], tuple[int, ...]]:
-    """Everything that can fail cheaply; the token files are written into the held run folder."""
+) -> tuple[DictConfig, TextIO, dict[str, object] | None, tuple[int, ...]]:
+    """Everything that can fail cheaply; the token files are written into the held run folder.
+
+    Returns:
+        Configuration, lock, fingerprint of the data (None: only the model is still to be written),
+        and the tokens that end a response.
+    """
     config = compose(arguments)
     check(config)
     option = ModelOption("student", "ACTOR_MODEL_PATH", "model.path", config.model.path)
@@ -89,14 +94,16 @@ def _prepare(
     with open_dict(config):
         config.data.custom_cls = _DATASET_CLASS
     fingerprint = {
-        "tokens": hashlib.sha256(Path(config.data.train_files).read_bytes()).hexdigest(),
-        "train_batch_size": int(batch),
-        "seed": int(config.trainer.seed),
-        "ranks": int(config.trainer.n_gpus_per_node),
+        "data.train_files": hashlib.sha256(Path(config.data.train_files).read_bytes()).hexdigest(),
+        "data.train_batch_size": int(batch),
+        "model.path": config.model.path,
+        "model.lora_rank": config.model.lora_rank,
+        "trainer.seed": int(config.trainer.seed),
+        "trainer.n_gpus_per_node": int(config.trainer.n_gpus_per_node),
     }
-    _check_resume(folder, config, fingerprint, train.rows // batch)
+    rest = _is_trained(folder, config, fingerprint, train.rows // batch)
     runs.record(folder, arguments, finished=False)
-    return config, lock, fingerprint, train.end_ids
+    return config, lock, None if rest else fingerprint, train.end_ids
 
 
 def _require_files(config: DictConfig) -> None:
@@ -132,10 +139,14 @@ def _tokens(config: DictConfig, key: str, option: str, folder: Path) -> Prepared
     return done
 
 
-def _check_resume(
+def _is_trained(
     folder: Path, config: DictConfig, fingerprint: dict[str, object], steps_per_epoch: int
-) -> None:
-    """What can be known before a model is loaded about going on from the last checkpoint."""
+) -> bool:
+    """Whether the last step is done and only the model is missing, as a kill may leave a run.
+
+    Raises:
+        ValueError: what can be known before a model is loaded about going on from a checkpoint.
+    """
     trainer = config.trainer
     if trainer.resume_mode not in RESUME_MODES:
         raise ValueError(
@@ -144,14 +155,18 @@ def _check_resume(
         )
     steps = complete_steps(folder)
     if not steps or trainer.resume_mode != "auto":
-        return
+        return False
     check_same_data(folder / f"global_step_{steps[-1]}", fingerprint)
     total = trainer.total_training_steps or steps_per_epoch * trainer.total_epochs
+    if steps[-1] == total and not (folder / MODEL).is_dir():
+        say(f"opdvr: step {total} of {total} is done already; writing the model")
+        return True
     if steps[-1] >= total:
         raise ValueError(
             f"{folder} already holds step {steps[-1]} of {total}: raise TOTAL_EPOCHS or "
             "TOTAL_STEPS to go on, or choose another EXPERIMENT_NAME"
         )
+    return False
 
 
 def _train(config: DictConfig, fingerprint: dict[str, object]) -> None:

@@ -79,6 +79,17 @@ run_opdvr() { # DEVICE ARGUMENT...
   exec "${command[@]}"
 }
 
+# Says which set variables of the other table this launcher does not read.
+say_unread() { # TABLE OTHER_TABLE
+  local variable rest unread=()
+  while read -r variable rest; do
+    if [[ -n $variable && -n ${!variable:-} && $'\n'$1 != *$'\n'"$variable "* ]]; then
+      unread+=("$variable")
+    fi
+  done <<<"$2"
+  if ((${#unread[@]})); then say "not read by ${0##*/}: ${unread[*]} (scripts/knobs.sh has what is)"; fi
+}
+
 # Appends what device, task and variables say to OVERRIDES, and sets DEVICE.
 gather_overrides() { # MODEL_OPTION TABLE OVERRIDE...
   local model_option=$1 table=$2
@@ -91,6 +102,7 @@ gather_overrides() { # MODEL_OPTION TABLE OVERRIDE...
 }
 
 launch() { # OVERRIDE...
+  say_unread "$KNOBS" "$SFT_KNOBS"
   gather_overrides actor_rollout_ref.model.path "$KNOBS" "$@"
   check_together
   run_opdvr "$DEVICE" train "${OVERRIDES[@]}" "$@"
@@ -98,6 +110,7 @@ launch() { # OVERRIDE...
 
 launch_sft() { # OVERRIDE...
   local TEACHER_HINT=""
+  say_unread "$SFT_KNOBS" "$KNOBS"
   gather_overrides model.path "$SFT_KNOBS" "$@"
   run_opdvr "$DEVICE" sft train "${OVERRIDES[@]}" "$@"
 }

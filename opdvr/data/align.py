@@ -108,7 +108,8 @@ def _run(options: argparse.Namespace) -> int:
     if not counts[KEPT]:
         raise ValueError(
             f"{options.output} is not written: no prompt stays ({_counted(counts)}); see {picture} "
-            f"and set other limits with --measured {measured_file(options.output)}"
+            f"and set other limits with --measured {measured_file(options.output)}; where no "
+            "prompt agrees the student needs a cold start first (opdvr diagnose, docs/sft.md)"
         )
     kept, dropped = split(table, problems, rows, reasons)
     write_parquet(kept, options.output)

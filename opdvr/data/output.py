@@ -61,8 +61,8 @@ def check_output(output: Path, inputs: list[Path], force: bool) -> None:
             raise ValueError(f"--output {output} is a source of this command; name another file")
     if output.exists() and not ours and not force:
         raise ValueError(
-            f"--output {output} exists and was not made by this command; name another file, or "
-            "replace it with --force"
+            f"--output {output} exists and does not say that this command made it; name another "
+            "file, or replace it with --force"
         )
 
 

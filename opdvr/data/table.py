@@ -17,6 +17,8 @@ from opdvr.data.wording import how_many, row_numbers
 WANTED = "prompt, data_source, reward_model.ground_truth"
 # Between the messages of one prompt, where several are compared as one text.
 SEPARATOR = "\x1e"
+# The column of training data for supervised fine-tuning.
+_CONVERSATIONS = "messages"
 # Who may speak in a prompt.
 ROLES = ("system", "user", "assistant", "tool")
 NEW = "--output NEW.parquet"
@@ -108,6 +110,8 @@ def column_flaws(schema: pa.Schema, columns: list[str], prompt_key: str, file: s
         if has_messages:
             # What it needs is a problem as text, or both columns as verl has them.
             remedy = rewrite(file, "--data-source NAME") if has_gold else "add the gold answers"
+        elif _CONVERSATIONS in schema.names:
+            remedy = "these are conversations, which sft.sh takes; give the problems"
         flaws.append(
             f"lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (found: "
             f"{', '.join(schema.names)}), rows need {WANTED}; {remedy}"

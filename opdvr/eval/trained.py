@@ -12,6 +12,7 @@ from opdvr.report.metrics import validation_accuracies
 from opdvr.report.run_folder import METRICS_NAME, read_metrics
 
 _CONFIG = "config.yaml"
+_SUPERVISED = "sft"  # the option group of runs that learn from answers alone
 _PACKAGE_SCHEME = "pkg://"
 
 
@@ -49,7 +50,10 @@ def trainer_settings(name: str, say: Callable[[str], None]) -> dict[str, Any] | 
     import yaml
 
     try:
-        return _settings_in(yaml.safe_load(path.read_text(encoding="utf-8")))
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if _SUPERVISED in config:
+            return None  # it did not sample
+        return _settings_in(config)
     except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         say(f"{path} does not say how its run validated ({reason})")

@@ -23,6 +23,7 @@ from opdvr.verifier.extract import BOXED
 CONF_DIR = Path(__file__).parent / "conf"
 REPO_ROOT = Path(__file__).parents[2]
 OWN_VERIFIER_PATH = "pkg://opdvr.verifier"
+SUPERVISED_MODEL = "model"
 DEMO_MODELS = Path(__file__).parents[1] / "demo" / "models"
 
 
@@ -93,8 +94,14 @@ def groups_first(overrides: list[str]) -> list[str]:
 
 def _fill_names(config: DictConfig, overrides: list[str]) -> None:
     """EXPERIMENT_NAME's default: method_signal_model_time, or this command's interrupted run."""
-    model = Path(str(config.actor_rollout_ref.model.path)).name
+    model = model_name(config.actor_rollout_ref.model.path)
     fill_name(config, f"{method_name(config)}_{signal_name(config)}_{model}", overrides)
+
+
+def model_name(path: str) -> str:
+    """A model's name for run folders; of the folder that a supervised run ends with, the run's."""
+    folder = Path(str(path))
+    return folder.parent.name if folder.name == SUPERVISED_MODEL else folder.name
 
 
 def fill_name(config: DictConfig, prefix: str, overrides: list[str]) -> None:

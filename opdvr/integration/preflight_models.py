@@ -87,9 +87,15 @@ def find_model(model: ModelOption) -> Path | None:
             )
         return folder
     if not (path / "config.json").is_file():
+        inside = sorted(found.parent for found in path.glob("model/config.json"))
+        inside += sorted(found.parent for found in path.glob("global_step_*/**/config.json"))
+        remedy = (
+            f"did you mean {inside[0]}?"
+            if inside
+            else ("give the folder that holds config.json and the weights")
+        )
         raise ValueError(
-            f"{model}: {model.role} model folder has no config.json: {model.path}; give the folder "
-            "that holds config.json and the weights"
+            f"{model}: {model.role} model folder has no config.json: {model.path}; {remedy}"
         )
     return path
 

@@ -130,11 +130,20 @@ def _read_record(folder: Path, stages: list[Stage]) -> dict[str, Any]:
     for stage in stages:
         before = record.get(stage.name, {}).get("command")
         if before is not None and before != _shown(stage) and stage.done():
+            then, now = (
+                _differing(*pair) for pair in ((before, _shown(stage)), (_shown(stage), before))
+            )
             raise ValueError(
-                f"{folder}: stage {stage.name!r} was run as `{before}`, now it would be "
-                f"`{_shown(stage)}`; choose another EXPERIMENT_NAME, or restore the settings"
+                f"{folder}: stage {stage.name!r} was run with {then}, now it would be with {now}; "
+                "choose another EXPERIMENT_NAME, or restore the settings"
             )
     return record
+
+
+def _differing(command: str, other: str) -> str:
+    """The words of a command that the other one lacks."""
+    words = other.split()
+    return " ".join(word for word in command.split() if word not in words) or "nothing of it"
 
 
 def _check_launchers(stages: list[Stage]) -> None:

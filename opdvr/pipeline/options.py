@@ -79,8 +79,13 @@ class Options:
         return read_rollout_options([*_ANY, *self.rollout]).val_fraction > 0
 
     def for_distillation(self) -> dict[str, str]:
-        """Variables of the launchers' environment that are not the cold start's."""
-        return {k: v for k, v in self.environment.items() if not k.startswith(SFT_PREFIX)}
+        """The environment of distillation, without what is the cold start's."""
+        others = set(knob_names(SFT_KNOBS)) - set(knob_names(KNOBS))
+        return {
+            name: value
+            for name, value in self.environment.items()
+            if not name.startswith(SFT_PREFIX) and name not in others
+        }
 
     def knobs(self, table: str, environment: Mapping[str, str]) -> dict[str, str]:
         """The launchers' settings that the caller has set, of a table in scripts/knobs.sh."""
@@ -91,10 +96,11 @@ class Options:
 
         What names places, devices and the model's dtype holds for both.
         """
+        others = set(knob_names(KNOBS)) - _SHARED
         shared = {
             name: value
             for name, value in self.environment.items()
-            if not name.startswith(SFT_PREFIX) and name not in _DISTILLATION_ONLY
+            if not name.startswith(SFT_PREFIX) and name not in others
         }
         own = {
             name.removeprefix(SFT_PREFIX): value
@@ -111,11 +117,9 @@ def knob_names(table: str) -> list[str]:
     return [line.split()[0] for line in lines]
 
 
-# Knobs that the two launchers share and that mean a training of its own.
-_DISTILLATION_ONLY = (
-    *("ACTOR_LR", "TOTAL_EPOCHS", "TOTAL_STEPS", "SAVE_FREQ", "TEST_FREQ"),
-    *("EXPERIMENT_NAME", "FINAL_CKPT_DIR"),
-)
+# The launchers' settings that hold for both trainings.
+_SHARED = {"LORA_RANK", "LORA_ALPHA", "MODEL_DTYPE", "PARALLEL_SIZE", "NGPUS_PER_NODE"}
+_SHARED |= {"PROJECT_NAME"}
 
 
 def read_options(environment: Mapping[str, str] = os.environ) -> Options:

@@ -73,9 +73,9 @@ def choose_template(
         if kind in kinds and marker in str(tokenizer.chat_template):
             return _with_thought(tokenizer) if name == "qwen3" else name
     say(
-        f"llamafactory/{YAML} names no template: this teacher's (model_type {kind}) is none of "
-        f"{', '.join(entry[0] for entry in _TEMPLATES)}, so LlamaFactory derives one from the "
-        "tokenizer; --llamafactory-template names another"
+        f"llamafactory/{YAML} names no template: this teacher's chat template (model_type {kind}) "
+        f"is not that of {', '.join(entry[0] for entry in _TEMPLATES)}, so LlamaFactory derives "
+        "one from the tokenizer; --llamafactory-template names another"
     )
     return None
 
@@ -154,12 +154,18 @@ def _information(file: str) -> dict[str, Any]:
     }
 
 
+def _absolute(model: str) -> str:
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.exists() else model
+
+
 def _yaml(
     options: RolloutOptions, template: str | None, cutoff: int, thinking: bool, has_val: bool
 ) -> str:
-    student = options.student or options.model
+    # It is read from inside its own folder.
+    student = _absolute(options.student or options.model)
     lines = [
-        f"# Full fine-tuning on the rollouts of {json.dumps(options.model)}; in this folder:",
+        f"# Full fine-tuning on the rollouts of {json.dumps(_absolute(options.model))}; here:",
         f"#   llamafactory-cli train {YAML}",
         "# In all 16 sequences a GPU and step: divide gradient_accumulation_steps by the GPUs.",
     ]

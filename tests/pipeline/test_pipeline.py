@@ -199,7 +199,7 @@ def test_a_finished_stage_is_not_mixed_with_other_settings(run, capsys):
     assert run() == 0
     assert run(second="pass") == 2
     line = capsys.readouterr().err
-    assert "stage 'second' was run as" in line and "choose another EXPERIMENT_NAME" in line
+    assert "stage 'second' was run with" in line and "choose another EXPERIMENT_NAME" in line
 
 
 def test_minutes_and_commands_are_kept(run):

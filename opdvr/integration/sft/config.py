@@ -16,6 +16,7 @@ from opdvr.integration.config import (
     fill_name,
     groups_first,
     make_paths_absolute,
+    model_name,
     register_resolvers,
     verl_config_dir,
 )
@@ -41,7 +42,7 @@ def compose(overrides: list[str]) -> DictConfig:
         )
     OmegaConf.to_object(config.sft).validate()
     with open_dict(config):
-        fill_name(config, f"sft_{Path(str(config.model.path)).name}", overrides)
+        fill_name(config, f"sft_{model_name(config.model.path)}", overrides)
         choose_attention(config.model.override_config)
         make_paths_absolute(config, [config.model])
     OmegaConf.resolve(config)

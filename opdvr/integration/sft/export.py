@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from opdvr.integration.checkpoints import ADAPTER, WHOLE_MODEL, complete_steps
+from opdvr.integration.config import SUPERVISED_MODEL
 
-MODEL = "model"
+MODEL = SUPERVISED_MODEL
 _GENERATION = "generation_config.json"
 
 

@@ -216,5 +216,6 @@ def _say_losses(folder: Path) -> None:
     ]
     if losses:
         (first_step, first), (last_step, last) = losses[0], losses[-1]
-        say(f"validation loss {first:.4f} (step {first_step}) -> {last:.4f} (step {last_step})")
+        before = f"{first:.4f} (step {first_step}) -> " if len(losses) > 1 else ""
+        say(f"validation loss {before}{last:.4f} (step {last_step})")
     say(f"metrics: {folder / METRICS_NAME}")

@@ -286,7 +286,7 @@ def test_a_source_is_never_written_to(refused, write):
 def test_a_strangers_file_is_kept_unless_forced(data, refused, write, read):
     source, other = write("a.parquet", ["one"]), write("b.parquet", ["two", "three"])
     command = ["prepare", "user", "--source", source, "--output", other]
-    assert "exists and was not made by this command" in refused(*command)
+    assert "exists and does not say that this command made it" in refused(*command)
     assert len(read(other)) == 2
     assert data(*command, "--force").code == 0 and len(read(other)) == 1
     assert data(*command).code == 0, "now it is ours"

@@ -62,7 +62,10 @@ def test_complete_and_half_written(folder, config):
 def test_the_newest_complete_one_is_chosen_and_the_half_written_named(folder, config, capsys):
     write(folder, 5, config)
     write(folder, 10)
-    assert checkpoints.choose_resume(folder, config) == folder / "global_step_5"
+    assert (
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
+        == folder / "global_step_5"
+    )
     assert "global_step_10 is half-written" in capsys.readouterr().out
     assert config.trainer.resume_mode == "resume_path"
     assert config.trainer.resume_from_path == str(folder / "global_step_5")
@@ -70,14 +73,14 @@ def test_the_newest_complete_one_is_chosen_and_the_half_written_named(folder, co
 
 def test_nothing_complete_starts_anew(folder, config):
     write(folder, 10)
-    assert checkpoints.choose_resume(folder, config) is None
+    assert checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config)) is None
     assert config.trainer.resume_mode == "disable"
 
 
 def test_resuming_can_be_switched_off(folder, config):
     write(folder, 5, config)
     config.trainer.resume_mode = "disable"
-    assert checkpoints.choose_resume(folder, config) is None
+    assert checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config)) is None
 
 
 def test_a_checkpoint_named_by_hand(folder, config):
@@ -86,10 +89,13 @@ def test_a_checkpoint_named_by_hand(folder, config):
     write(folder, 15)
     config.trainer.resume_mode = "resume_path"
     config.trainer.resume_from_path = str(folder / "global_step_5")
-    assert checkpoints.choose_resume(folder, config) == folder / "global_step_5"
+    assert (
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
+        == folder / "global_step_5"
+    )
     config.trainer.resume_from_path = str(folder / "global_step_15")
     with pytest.raises(ValueError, match=r"global_step_15 is not a complete .*no complete\.json"):
-        checkpoints.choose_resume(folder, config)
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
 
 
 CHANGES = {
@@ -105,17 +111,17 @@ CHANGES = {
 @pytest.mark.parametrize("option", CHANGES)
 def test_a_change_of_the_data_is_refused_by_name(folder, config, option):
     write(folder, 5, config)
-    checkpoints.check_same_data(folder / "global_step_5", config)
+    checkpoints.check_same_data(folder / "global_step_5", checkpoints.data_fingerprint(config))
     config.data[option] = CHANGES[option]
     with pytest.raises(ValueError, match=rf"data\.{option} changed since .* EXPERIMENT_NAME"):
-        checkpoints.choose_resume(folder, config)
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
 
 
 def test_all_changes_are_named_together(folder, config):
     write(folder, 5, config)
     config.data.seed, config.data.shuffle = 1, True
     with pytest.raises(ValueError, match=r": data\.seed, data\.shuffle changed"):
-        checkpoints.check_same_data(folder / "global_step_5", config)
+        checkpoints.check_same_data(folder / "global_step_5", checkpoints.data_fingerprint(config))
 
 
 def test_files_are_told_apart_by_content(folder, config, tmp_path):
@@ -123,10 +129,10 @@ def test_files_are_told_apart_by_content(folder, config, tmp_path):
     copy = tmp_path / "copy.parquet"
     copy.write_bytes(b"rows")
     config.data.train_files = [str(copy)]  # one file as a list, elsewhere: the same rows
-    checkpoints.check_same_data(folder / "global_step_5", config)
+    checkpoints.check_same_data(folder / "global_step_5", checkpoints.data_fingerprint(config))
     copy.write_bytes(b"other rows")
     with pytest.raises(ValueError, match=r"data\.train_files changed"):
-        checkpoints.check_same_data(folder / "global_step_5", config)
+        checkpoints.check_same_data(folder / "global_step_5", checkpoints.data_fingerprint(config))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +166,10 @@ def test_the_tracker_names_the_last_complete_step(folder, config):
     assert (folder / TRACKER).read_text() == "5"
     (folder / TRACKER).write_text("10")  # verl writes it before the checkpoint is known to be whole
     write(folder, 10)
-    assert checkpoints.choose_resume(folder, config) == folder / "global_step_5"
+    assert (
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
+        == folder / "global_step_5"
+    )
 
 
 @pytest.mark.parametrize("name", [TRACKER, COMPLETE])
@@ -196,7 +205,10 @@ def test_a_torn_tracker_does_not_keep_a_run_from_going_on(folder, config, torn):
 
     write(folder, 5, config)
     (folder / TRACKER).write_text(torn)
-    assert checkpoints.choose_resume(folder, config) == folder / "global_step_5"
+    assert (
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
+        == folder / "global_step_5"
+    )
     find_latest_ckpt_path(str(folder))
 
 
@@ -205,7 +217,10 @@ def test_a_run_that_goes_back_sets_later_checkpoints_aside(folder, config, capsy
         write(folder, step, config)
     config.trainer.resume_mode = "resume_path"
     config.trainer.resume_from_path = str(folder / "global_step_3")
-    assert checkpoints.choose_resume(folder, config) == folder / "global_step_3"
+    assert (
+        checkpoints.choose_resume(folder, config, checkpoints.data_fingerprint(config))
+        == folder / "global_step_3"
+    )
     assert checkpoints.complete_steps(folder) == [3]
     moved = sorted(path.name.split(".")[0] for path in (folder / "set_aside").iterdir())
     assert moved == ["global_step_6", "global_step_9"]  # kept, out of the way

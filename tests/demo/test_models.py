@@ -57,6 +57,7 @@ def test_weights_are_finite_tied_and_those_on_the_card(name):
 RANGES = {
     "student": (0.25, 0.55),
     "student-other-style": (0.25, 0.60),
+    "student-other-pretraining": (0.25, 0.55),
     "teacher-faulty": (0.55, 0.90),
     "teacher-good": (0.95, 1.0),
 }
@@ -100,9 +101,12 @@ def test_other_style_differs_from_the_teachers():
     problem = Problem(347, 8, 9)
     texts = {
         name: greedy_answers(AutoModelForCausalLM.from_pretrained(MODELS / name), [problem])[0]
-        for name in ("teacher-good", "student", "student-other-style")
+        for name in (
+            *("teacher-good", "student", "student-other-style", "student-other-pretraining"),
+        )
     }
     assert texts["teacher-good"] == texts["student"] == solve(problem)
+    assert texts["student-other-pretraining"] == r"7,8,9:65 4,8,6:38 3,8,3:27 \boxed{2785}"
     assert texts["student-other-style"] == r"8*7+9=65;8*4+6=38;8*3+3=27;\boxed{2785}"
 
 

@@ -55,7 +55,15 @@ def check(config: DictConfig) -> None:
     Raises:
         ValueError: one line that names the variable, the option and the remedy.
     """
-    ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    _check_values(config)
+    _check_devices(config)
+    if config.model.lora_rank < 0:
+        raise ValueError(f"LORA_RANK (model.lora_rank) is {config.model.lora_rank}; use 0 or more")
+    if config.model.lora_rank and config.engine.strategy != "fsdp2":
+        raise ValueError("LORA_RANK (model.lora_rank) needs engine.strategy=fsdp2")
+
+
+def _check_values(config: DictConfig) -> None:
     parallel = config.engine.ulysses_sequence_parallel_size
     at_least_one = {
         "NGPUS_PER_NODE (trainer.n_gpus_per_node)": config.trainer.n_gpus_per_node,
@@ -77,6 +85,12 @@ def check(config: DictConfig) -> None:
     rate = config.optim.lr
     if not (isinstance(rate, int | float) and 0 < rate < math.inf):
         raise ValueError(f"ACTOR_LR (optim.lr) is {rate!r}; it must be a number above 0")
+
+
+def _check_devices(config: DictConfig) -> None:
+    """One machine, and rows that split evenly over its devices."""
+    ranks = config.trainer.n_gpus_per_node
+    parallel = config.engine.ulysses_sequence_parallel_size
     if config.trainer.nnodes != 1:
         raise ValueError(
             f"NNODES (trainer.nnodes) is {config.trainer.nnodes}: one machine is started here; "
@@ -100,7 +114,3 @@ def check(config: DictConfig) -> None:
             "PARALLEL_SIZE above 1 splits sequences over devices, which verl does inside "
             f"flash-attn only, but attention runs on {attention}; install it, or use 1"
         )
-    if config.model.lora_rank < 0:
-        raise ValueError(f"LORA_RANK (model.lora_rank) is {config.model.lora_rank}; use 0 or more")
-    if config.model.lora_rank and config.engine.strategy != "fsdp2":
-        raise ValueError("LORA_RANK (model.lora_rank) needs engine.strategy=fsdp2")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of the project: style, shell scripts and tests, first those that start nothing heavy,
-# on all cores, then the others one by one. Arguments go to pytest; those that choose tests (-m, -k,
-# paths) make it a single one:
+# on all cores, then the others, two at a time. Arguments go to pytest; those that choose tests (-m,
+# -k, paths) make it a single one:
 #   bash scripts/test.sh -m "not slow"
 # shellcheck source=scripts/env.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/env.sh"
@@ -25,5 +25,5 @@ for argument in "$@"; do
 done
 failed=0
 "$PYTHON" -m pytest -m "not slow" --numprocesses auto --dist loadfile "$@" || failed=1
-"$PYTHON" -m pytest -m slow "$@" || failed=1
+"$PYTHON" -m pytest -m slow --numprocesses 2 --dist loadfile "$@" || failed=1
 exit "$failed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -195,13 +194,12 @@ def _check_finished(folder: Path, problems: list, run: dict) -> None:
 
 def _problems_of(run: dict, folder: Path, own_verifier: bool) -> list:
     """The problems of an evaluation, from files that must still be what they were."""
-    from opdvr.eval.problems import load_problems
+    from opdvr.eval.problems import data_fingerprint, load_problems
 
     problems, files, _ = load_problems(
         run["data"], run["settings"]["limit"], own_verifier=own_verifier
     )
-    hashes = "".join(file.sha256 for file in files)
-    if hashlib.sha256(hashes.encode()).hexdigest()[:32] != run["settings"]["data"]["fingerprint"]:
+    if data_fingerprint(files) != run["settings"]["data"]["fingerprint"]:
         raise ValueError(
             f"{folder}: {' '.join(run['data'])} changed since it was sampled; restore it"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import sys
@@ -15,7 +14,13 @@ from opdvr.eval import samples
 from opdvr.eval.judge import read_judgements
 from opdvr.eval.models import Model, context_length, fingerprint, resolve
 from opdvr.eval.options import EvalOptions, JudgeOptions
-from opdvr.eval.problems import DataFile, Problem, load_problems, prompt_ids
+from opdvr.eval.problems import (
+    DataFile,
+    Problem,
+    data_fingerprint,
+    load_problems,
+    prompt_ids,
+)
 from opdvr.eval.trained import trainer_settings, trainer_validation, verifier_line
 from opdvr.eval.verdicts import Rules, load_verifier, rules_of
 from opdvr.inference import EngineSettings, Request, Sampling
@@ -96,7 +101,9 @@ def prepare(options: EvalOptions, command: list[str], say: Callable[[str], None]
         problems=problems,
         n=options.n,
         requests=_requests(problems, prompts, done, options, context),
-        settings=_engine_settings(options, model, device, dtype, prompts, context),
+        settings=engine_settings(
+            options, model, device, dtype, _longest(options, prompts, context)
+        ),
         sampling=Sampling(options.temperature, options.top_p),
         engines=engines,
         lock=lock,
@@ -215,20 +222,25 @@ def _requests(
     return found
 
 
-def _engine_settings(
-    options: EvalOptions,
+def _longest(options: EvalOptions, prompts: list[tuple[int, ...]], context: int | None) -> int:
+    """Tokens of the longest prompt and response together."""
+    length = max(map(len, prompts)) + options.max_tokens
+    return length if context is None else min(length, context)
+
+
+def engine_settings(
+    options: Any,  # noqa: ANN401  (of any command with `add_machine`'s options)
     model: Model,
     device: str,
     dtype: str,
-    prompts: list[tuple[int, ...]],
-    context: int | None,
+    longest: int,
 ) -> EngineSettings:
-    length = max(map(len, prompts)) + options.max_tokens
+    """The model as the engines load it, for prompt and response of `longest` tokens together."""
     return EngineSettings(
         model=str(model.folder),
         device=device,
         dtype=dtype,
-        max_model_len=length if context is None else min(length, context),
+        max_model_len=longest,
         tensor_parallel=options.tensor_parallel,
         max_num_seqs=options.max_num_seqs,
         gpu_memory_utilization=options.gpu_memory,
@@ -238,12 +250,11 @@ def _engine_settings(
 
 def _run_settings(options: EvalOptions, model: Model, files: list[DataFile]) -> dict[str, Any]:
     """What a resumed evaluation must have the same, by the options' names; all but the dtype."""
-    hashes = "".join(file.sha256 for file in files)
     return {
         "model": {"name": model.name, "fingerprint": fingerprint(model.folder)},
         "data": {
             "name": " ".join(options.data),
-            "fingerprint": hashlib.sha256(hashes.encode()).hexdigest()[:32],
+            "fingerprint": data_fingerprint(files),
         },
         "benchmarks": [item for item in options.data if not Path(item).exists()],
         "limit": options.limit,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from opdvr.data.files import sha256_of
 from opdvr.data.schema import check_files
 
 REPO_ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ def load_problems(
         if limit is None or taken[problem.data_source] <= limit:
             kept.append(problem)
     _refuse_repeats(kept)
-    files = [DataFile(file, _sha256(Path(file).expanduser())) for file in wanted]
+    files = [DataFile(file, sha256_of(Path(file).expanduser())) for file in wanted]
     return kept, files, warnings
 
 
@@ -165,13 +166,25 @@ def _nameless(file: str, rows: list[dict[str, Any]]) -> list[str]:
     return [f"--data: {file}: rows without data_source ({count}) are scored as benchmark None"]
 
 
+def problem_key(source: str, messages: list[dict[str, Any]], number: int) -> str:
+    """The key of a row by its data source, prompt and number in the file."""
+    text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
+    # A prompt of somebody's may hold half a character.
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+    return f"{source}:{digest}:{number}"
+
+
+def data_fingerprint(files: Sequence[DataFile]) -> str:
+    """A digest of all files' content, in order."""
+    hashes = "".join(file.sha256 for file in files)
+    return hashlib.sha256(hashes.encode()).hexdigest()[:32]
+
+
 def _problem(number: int, row: dict[str, Any]) -> Problem:
     messages = [_without_nones(message) for message in row["prompt"]]
     source = str(row["data_source"])
-    text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
     return Problem(
-        key=f"{source}:{digest}:{number}",
+        key=problem_key(source, messages, number),
         row=number,
         data_source=source,
         messages=messages,
@@ -192,10 +205,6 @@ def _refuse_repeats(problems: list[Problem]) -> None:
         raise ValueError(
             f"--data: {len(twice)} rows come twice, such as {twice[0]}: name each file once"
         )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def prompt_ids(

@@ -63,12 +63,13 @@ class Progress:
             f"{made / seconds:,.1f} samples/s",
             f"{self._tokens / seconds:,.0f} tok/s",
         ]
+        return " | ".join([*parts, self._rest(seconds, made)])
+
+    def _rest(self, seconds: float, made: int) -> str:
         if made and self._done < self._total:
             left = (self._total - self._done) * seconds / made
-            parts.append(f"{format_duration(left)} left")
-        else:
-            parts.append(f"{format_duration(seconds)} taken")
-        return " | ".join(parts)
+            return f"{format_duration(left)} left"
+        return f"{format_duration(seconds)} taken"
 
     def finish(self) -> None:
         """The last state, left standing."""

@@ -78,6 +78,14 @@ def mark_complete(folder: Path, step: int, data: dict[str, object]) -> None:
     write_atomically(folder / TRACKER, str(step))
 
 
+def state_dtype(model: Path, dtype: str) -> None:
+    """verl writes bfloat16 into a saved model's config.json whatever the run computed in."""
+    path = model / "config.json"
+    if path.exists():
+        content = json.loads(path.read_text()) | {"dtype": dtype}
+        write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
 def remove_old(folder: Path, keep: int | None) -> None:
     """Keep the last `keep` complete checkpoints (None, 0, negative: all), once the new is done."""
     if keep is None or keep <= 0:

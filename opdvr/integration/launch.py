@@ -127,6 +127,15 @@ def make_demo_data(config: DictConfig) -> None:
             write_parquet(DATASETS)
 
 
+def check_resume_mode(trainer: DictConfig) -> None:
+    """Raise ValueError for a mode that verl does not know."""
+    if trainer.resume_mode not in RESUME_MODES:
+        raise ValueError(
+            f"trainer.resume_mode is {trainer.resume_mode!r}; it must be one of "
+            f"{', '.join(RESUME_MODES)}"
+        )
+
+
 def check_resume(config: DictConfig) -> bool:
     """What can be known before Ray starts about going on from the folder's last checkpoint.
 
@@ -138,11 +147,7 @@ def check_resume(config: DictConfig) -> bool:
     """
     folder = Path(config.trainer.default_local_dir)
     trainer = config.trainer
-    if trainer.resume_mode not in RESUME_MODES:
-        raise ValueError(
-            f"trainer.resume_mode is {trainer.resume_mode!r}; it must be one of "
-            f"{', '.join(RESUME_MODES)}"
-        )
+    check_resume_mode(trainer)
     if trainer.resume_mode == "resume_path":
         named = Path(str(trainer.resume_from_path))
         if not (named / COMPLETE).is_file():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -270,7 +269,8 @@ class OpdvrTrainer(RayPPOTrainer):
         checkpoints.begin(self.run_folder, self.global_steps)
         self.config.trainer.max_actor_ckpt_to_keep = None  # verl deletes too early
         super()._save_checkpoint()
-        self._state_dtype()
+        step = self.run_folder / f"global_step_{self.global_steps}"
+        checkpoints.state_dtype(step / "actor" / checkpoints.WHOLE_MODEL, self.options.model_dtype)
         self.config.trainer.max_actor_ckpt_to_keep = keep
         checkpoints.mark_complete(self.run_folder, self.global_steps, self._data)
         checkpoints.remove_old(self.run_folder, keep)
@@ -291,14 +291,6 @@ class OpdvrTrainer(RayPPOTrainer):
             self._save_checkpoint()
             self.global_steps, self.train_dataloader = step + 1, loader
         return f"the state after step {step} is saved, and the same command goes on from there"
-
-    def _state_dtype(self) -> None:
-        """verl writes bfloat16 into the saved model's config whatever the run computed in."""
-        step = self.run_folder / f"global_step_{self.global_steps}"
-        path = step / "actor" / "huggingface" / "config.json"
-        if path.exists():
-            content = json.loads(path.read_text()) | {"dtype": self.options.model_dtype}
-            checkpoints.write_atomically(path, json.dumps(content, indent=2) + "\n")
 
     def _load_checkpoint(self) -> None:
         chosen = checkpoints.choose_resume(self.run_folder, self.config, self._data)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from opdvr.eval.scoring import RESULTS_JSON
 from opdvr.integration.checkpoints import complete_steps
+from opdvr.integration.config import SUPERVISED_MODEL
 from opdvr.integration.runs import RECORD
-from opdvr.integration.sft.export import MODEL
 from opdvr.pipeline.options import KNOBS, REPO_ROOT, SFT_KNOBS, Options
 from opdvr.pipeline.summary import EVALUATION
 from opdvr.sft.exports import TRAIN_FILE, VAL_FILE
@@ -60,7 +60,7 @@ def plan(options: Options) -> list[Stage]:
         stages += [_distil(options, "opd", "opd_baseline.sh", options.student)]
         stages.append(evaluate("opd", str(folder / "opd")))
     stages += [_rollouts(options), _cold_start(options)]
-    start = str(folder / SFT / MODEL)
+    start = str(folder / SFT / SUPERVISED_MODEL)
     stages.append(evaluate("sft", start))
     if options.compare:
         stages += [_distil(options, "sft+opd", "opd_baseline.sh", start)]
@@ -118,7 +118,7 @@ def _cold_start(options: Options) -> Stage:
         name=SFT,
         what="the cold start",
         command=("bash", str(REPO_ROOT / "sft.sh")),
-        done=lambda: _is_finished(output) and (output / MODEL / "config.json").is_file(),
+        done=lambda: _is_finished(output) and (output / SUPERVISED_MODEL / "config.json").is_file(),
         environment=options.for_cold_start(),
         variables=_variables(options, SFT_KNOBS, options.for_cold_start(), own, {}),
         inputs=(ROLLOUTS,),

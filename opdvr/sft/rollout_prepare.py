@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from opdvr.eval.models import Model, context_length, fingerprint, resolve
-from opdvr.eval.prepare import check_machine, find_device, load_tokenizer
-from opdvr.eval.problems import DataFile, Problem, prompt_ids
+from opdvr.eval.prepare import check_machine, engine_settings, find_device, load_tokenizer
+from opdvr.eval.problems import DataFile, Problem, data_fingerprint, prompt_ids
 from opdvr.eval.samples import RUN, check_settings, write_run
 from opdvr.eval.verdicts import rules_of
 from opdvr.inference import EngineSettings, Sampling
@@ -113,7 +112,13 @@ def prepare(options: RolloutOptions, command: list[str], say: Callable[[str], No
         judge=judge,
         model=model,
         template=template,
-        settings=_engine_settings(options, model, device, settings["dtype"], prompts, rooms),
+        settings=engine_settings(
+            options,
+            model,
+            device,
+            settings["dtype"],
+            max(len(ids) + room for ids, room in zip(prompts, rooms, strict=True)),
+        ),
         sampling=Sampling(options.temperature, options.top_p),
         engines=engines,
         lock=lock,
@@ -176,7 +181,6 @@ def _run_settings(
     attempts: int,
 ) -> dict[str, Any]:
     """What a resumed rollout must have the same, by the options' names; all but the dtype."""
-    hashes = "".join(file.sha256 for file in files)
     rejection = {
         f"rejection {name.replace('_', '-')}": value
         for name, value in asdict(options.rejection).items()
@@ -185,7 +189,7 @@ def _run_settings(
         "model": {"name": model.name, "fingerprint": fingerprint(model.folder)},
         "data": {
             "name": " ".join(options.data),
-            "fingerprint": hashlib.sha256(hashes.encode()).hexdigest()[:32],
+            "fingerprint": data_fingerprint(files),
         },
         "limit": options.limit,
         "prompt-column": options.prompt_column,
@@ -201,26 +205,6 @@ def _run_settings(
         "answer-forms": rules["answer_forms"],
         **rejection,
     }
-
-
-def _engine_settings(
-    options: RolloutOptions,
-    model: Model,
-    device: str,
-    dtype: str,
-    prompts: list[tuple[int, ...]],
-    rooms: list[int],
-) -> EngineSettings:
-    return EngineSettings(
-        model=str(model.folder),
-        device=device,
-        dtype=dtype,
-        max_model_len=max(len(ids) + room for ids, room in zip(prompts, rooms, strict=True)),
-        tensor_parallel=options.tensor_parallel,
-        max_num_seqs=options.max_num_seqs,
-        gpu_memory_utilization=options.gpu_memory,
-        cpu_cache_gib=options.cpu_cache_gib,
-    )
 
 
 def _details(

@@ -10,7 +10,6 @@ from typing import TextIO
 
 from opdvr.eval.jsonl import read_object, write_whole
 from opdvr.eval.progress import Progress
-from opdvr.report.progress import format_duration
 
 SECONDS_FILE = "seconds.json"
 # A kill loses the account of so much time at most.
@@ -60,12 +59,7 @@ class RolloutProgress(Progress):
         ]
         if self._exhausted:
             parts.insert(2, f"{self._exhausted:,} given up")
-        if made and self._done < self._total:
-            left = (self._total - self._done) * seconds / made
-            parts.append(f"{format_duration(left)} left")
-        else:
-            parts.append(f"{format_duration(seconds)} taken")
-        return " | ".join(parts)
+        return " | ".join([*parts, self._rest(seconds, made)])
 
 
 class Stopwatch:

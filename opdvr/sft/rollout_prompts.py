@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +13,11 @@ import pyarrow.parquet as pq
 
 from opdvr.data.files import sha256_of
 from opdvr.data.table import is_messages, named_rows, prompt_flaws, read_table
-from opdvr.eval.problems import DataFile, Problem, load_problems
+from opdvr.eval.problems import DataFile, Problem, load_problems, problem_key
 from opdvr.sft.rollout_options import ANSWER_COLUMN, PROMPT_COLUMN, RolloutOptions
 from opdvr.verifier import validate_gold
 
 _SOURCE = "data_source"
-_DIGEST_CHARS = 12
 
 
 def load_prompts(
@@ -174,9 +171,8 @@ def _check_golds(golds: list[object], where: str, name: str) -> None:
 
 
 def _problem(number: int, messages: list[dict[str, Any]], source: object, gold: object) -> Problem:
-    text = json.dumps(messages, sort_keys=True, ensure_ascii=False)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-    return Problem(f"{source}:{digest}:{number}", number, str(source), messages, gold, None)
+    key = problem_key(str(source), messages, number)
+    return Problem(key, number, str(source), messages, gold, None)
 
 
 def _check_messages(problems: Sequence[Problem]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from opdvr.integration.checkpoints import ADAPTER, WHOLE_MODEL, complete_steps
 from opdvr.integration.config import SUPERVISED_MODEL
 
-MODEL = SUPERVISED_MODEL
 _GENERATION = "generation_config.json"
 
 
@@ -27,7 +26,7 @@ def export(folder: Path, end_ids: tuple[int, ...], say: Callable[[str], None]) -
     steps = complete_steps(folder)
     assert steps, f"{folder} has no complete checkpoint"
     checkpoint = folder / f"global_step_{steps[-1]}"
-    target = folder / MODEL
+    target = folder / SUPERVISED_MODEL
     _link(checkpoint / WHOLE_MODEL, target)
     if (checkpoint / ADAPTER).is_dir():
         _link(checkpoint / ADAPTER, folder / ADAPTER)

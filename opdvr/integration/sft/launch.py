@@ -16,10 +16,11 @@ from omegaconf import DictConfig, open_dict
 from opdvr.data.wording import how_many
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import check_same_data, complete_steps
-from opdvr.integration.launch import PLATFORM_MODULE, RESUME_MODES
+from opdvr.integration.config import SUPERVISED_MODEL
+from opdvr.integration.launch import PLATFORM_MODULE, check_resume_mode
 from opdvr.integration.preflight_models import ModelOption, find_model
 from opdvr.integration.sft.config import check, compose
-from opdvr.integration.sft.export import MODEL, export
+from opdvr.integration.sft.export import export
 from opdvr.integration.sft.worker import LOG
 from opdvr.integration.terminal import say
 from opdvr.report.metrics import SFT_VALIDATION_LOSS
@@ -148,17 +149,13 @@ def _is_trained(
         ValueError: what can be known before a model is loaded about going on from a checkpoint.
     """
     trainer = config.trainer
-    if trainer.resume_mode not in RESUME_MODES:
-        raise ValueError(
-            f"trainer.resume_mode is {trainer.resume_mode!r}; it must be one of "
-            f"{', '.join(RESUME_MODES)}"
-        )
+    check_resume_mode(trainer)
     steps = complete_steps(folder)
     if not steps or trainer.resume_mode != "auto":
         return False
     check_same_data(folder / f"global_step_{steps[-1]}", fingerprint)
     total = trainer.total_training_steps or steps_per_epoch * trainer.total_epochs
-    if steps[-1] == total and not (folder / MODEL).is_dir():
+    if steps[-1] == total and not (folder / SUPERVISED_MODEL).is_dir():
         say(f"opdvr: step {total} of {total} is done already; writing the model")
         return True
     if steps[-1] >= total:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -42,7 +41,8 @@ class RunCheckpoints(CheckpointHandler):
             checkpoints.begin(folder, step)
         super().save_checkpoint(step)
         if self.rank == 0:
-            self._trainer.state_dtype(folder / f"global_step_{step}" / "huggingface")
+            model = folder / f"global_step_{step}" / checkpoints.WHOLE_MODEL
+            checkpoints.state_dtype(model, self._trainer.config.sft.model_dtype)
             checkpoints.mark_complete(folder, step, self._trainer.fingerprint)
             checkpoints.remove_old(folder, self._trainer.kept)
         torch.distributed.barrier()
@@ -166,12 +166,6 @@ class OpdvrSftTrainer(verl_sft.SFTTrainer):
             resume_mode=trainer.resume_mode,
             resume_from_path=trainer.resume_from_path,
         )
-
-    def state_dtype(self, folder: Path) -> None:
-        """verl writes bfloat16 into a saved model's config whatever the run computed in."""
-        path = folder / "config.json"
-        content = json.loads(path.read_text()) | {"dtype": self.config.sft.model_dtype}
-        checkpoints.write_atomically(path, json.dumps(content, indent=2) + "\n")
 
     def fit(self) -> None:
         """verl's loop, its log lines going through the run folder."""

@@ -36,6 +36,17 @@ def write_data(path, rows):
     return path
 
 
+def dry_run(script, *arguments, cwd=ROOT, **variables):
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "DRY_RUN": "1", **variables}
+    return subprocess.run(
+        ["bash", str(ROOT / script), *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
 def problem(number=0, gold="1", source="a", question="1*1=?"):
     messages = [{"role": "user", "content": question}]
     return Problem(f"{source}:d:{number}", number, source, messages, gold, {"index": number})

@@ -1,23 +1,16 @@
 """eval.sh up to the command that it runs."""
 
 import shlex
-import subprocess
 
+import evaluating
 import pytest
 from evaluating import ROOT
 
 from opdvr.eval.options import read_sample_options
 
 
-def dry_run(*arguments, cwd=ROOT, **variables):
-    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "DRY_RUN": "1", **variables}
-    return subprocess.run(
-        ["bash", str(ROOT / "eval.sh"), *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+def dry_run(*arguments, **options):
+    return evaluating.dry_run("eval.sh", *arguments, **options)
 
 
 def test_arguments_arrive_as_they_are(tmp_path):

@@ -6,34 +6,17 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import evaluating
+from evaluating import ROOT, write_data  # noqa: F401  (for the tests that import this)
 
 from opdvr.inference import Completion
 from opdvr.inference.runner import _drive
 
-ROOT = Path(__file__).parents[2]
 TEACHER = ROOT / "opdvr" / "demo" / "models" / "teacher-good"
-SCHEMA = pa.schema(
-    {
-        "data_source": pa.string(),
-        "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
-        "reward_model": pa.struct({"style": pa.string(), "ground_truth": pa.string()}),
-    }
-)
 
 
 def row(question, gold="40", source="opdvr-demo"):
-    return {
-        "data_source": source,
-        "prompt": [{"role": "user", "content": question}],
-        "reward_model": {"style": "rule", "ground_truth": gold},
-    }
-
-
-def write_data(path, rows):
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path)
-    return path
+    return evaluating.row(question, gold, source)
 
 
 def answer(seed):

@@ -1,22 +1,15 @@
 """rollout.sh up to the command that it runs."""
 
 import shlex
-import subprocess
 
+import evaluating
 from rolling import ROOT, TEACHER
 
 from opdvr.sft.rollout_options import read_rollout_options
 
 
-def dry_run(*arguments, cwd=ROOT, **variables):
-    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "DRY_RUN": "1", **variables}
-    return subprocess.run(
-        ["bash", str(ROOT / "rollout.sh"), *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+def dry_run(*arguments, **options):
+    return evaluating.dry_run("rollout.sh", *arguments, **options)
 
 
 def test_arguments_arrive_as_they_are(tmp_path):

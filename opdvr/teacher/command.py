@@ -89,7 +89,7 @@ def _serve_options(options: argparse.Namespace, further: tuple[str, ...]) -> ser
 
 def _text_config(model: str) -> dict:
     """config.json of a folder or a cached model; {} for one that has to be downloaded."""
-    from opdvr.integration.preflight_models import ModelOption, find_model
+    from opdvr.integration.preflight.models import ModelOption, find_model
     from opdvr.integration.vocabulary import read_json
 
     folder = find_model(ModelOption("teacher", "MODEL", "opdvr teacher serve", model))

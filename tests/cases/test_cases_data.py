@@ -23,7 +23,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn  # noqa: E402
 
 from opdvr.data.schema import check_files  # noqa: E402
 from opdvr.integration.checkpoints import COMPLETE, complete_steps  # noqa: E402
-from opdvr.integration.preflight import check_batches  # noqa: E402
+from opdvr.integration.preflight.configuration import check_batches  # noqa: E402
 
 LIMIT = 8  # tokens of a prompt; a token of `Letters` is a character
 EPOCHS = 2

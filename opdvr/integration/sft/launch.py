@@ -18,7 +18,7 @@ from opdvr.integration import runs
 from opdvr.integration.checkpoints import check_same_data, complete_steps
 from opdvr.integration.config import SUPERVISED_MODEL
 from opdvr.integration.launch import PLATFORM_MODULE, check_resume_mode
-from opdvr.integration.preflight_models import ModelOption, find_model
+from opdvr.integration.preflight.models import ModelOption, find_model
 from opdvr.integration.sft.config import check, compose
 from opdvr.integration.sft.export import export
 from opdvr.integration.sft.worker import LOG

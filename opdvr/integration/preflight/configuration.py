@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from opdvr.data.schema import check_files, overlap_warning
 from opdvr.data.wording import how_many
 from opdvr.integration.config import OWN_VERIFIER_PATH
-from opdvr.integration.preflight_models import ModelOption, check_models, find_model
-from opdvr.integration.preflight_ranges import check_custom_verifier, check_ranges
+from opdvr.integration.preflight.models import ModelOption, check_models, find_model
+from opdvr.integration.preflight.ranges import check_custom_verifier, check_ranges
 from opdvr.integration.teacher_settings import has_own_engine, teacher_settings
 from opdvr.integration.vocabulary import read_vocabulary
 from opdvr.teacher.engines import Wanted

@@ -10,6 +10,13 @@ from opdvr.core.advantages import (
     needs_outcome,
     register_estimator,
 )
+from opdvr.core.anatomy import (
+    Anatomy,
+    add_anatomies,
+    anatomy_metrics,
+    anatomy_of,
+    most_pushed,
+)
 from opdvr.core.gates import GATES, GateSettings, apply_gate, register_gate
 from opdvr.core.groups import group_advantages, group_correct_frac, grpd_scale
 from opdvr.core.head import score_tokens
@@ -52,6 +59,7 @@ __all__ = [
     "GATES",
     "STRATEGIES",
     "WEIGHTINGS",
+    "Anatomy",
     "Clip",
     "GateSettings",
     "GivenLogits",
@@ -60,8 +68,11 @@ __all__ = [
     "OutputLayer",
     "Overlap",
     "TokenRewards",
+    "add_anatomies",
     "add_sums",
     "advantages",
+    "anatomy_metrics",
+    "anatomy_of",
     "apply_gate",
     "candidate_ids",
     "correct_responses",
@@ -73,6 +84,7 @@ __all__ = [
     "is_among",
     "log_ratio",
     "metrics_from_sums",
+    "most_pushed",
     "overlap_sums",
     "needs_full_batch",
     "needs_outcome",

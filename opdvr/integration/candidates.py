@@ -34,12 +34,14 @@ from opdvr.integration.scoring import (
 
 
 class CandidateSide(NamedTuple):
-    """loss [B,T] with gradient; rewards [B,T,C]; clipped_frac of valid candidates; overlap of the
-    two top K, where both are known.
+    """loss [B,T] with gradient; rewards [B,T,C]; ids [B,T,C] of the candidates, EMPTY for an empty
+    slot and the tail; clipped_frac of valid candidates; overlap of the two top K, where both are
+    known.
     """
 
     loss: torch.Tensor
     rewards: TokenRewards
+    ids: torch.Tensor
     clipped_frac: float
     overlap: Overlap | None
 
@@ -58,7 +60,8 @@ def candidate_side(
     computed; else this forward's values, detached, stand for it.
     """
     mask = data["response_mask"].bool().unsqueeze(-1)
-    valid = (candidates_of(data) != EMPTY) & mask
+    ids = candidates_of(data)
+    valid = (ids != EMPTY) & mask
     student = response_part(model_output[CANDIDATES], data)
     old = data.get(STUDENT_CANDIDATES, None)
     old = student.detach() if old is None else old
@@ -66,6 +69,7 @@ def candidate_side(
     if spec.tail_bucket:
         student, old, teacher = (with_tail(values, valid) for values in (student, old, teacher))
         valid = valid_with_tail(valid, old)
+        ids = torch.nn.functional.pad(ids, (0, 1), value=EMPTY)
     rewards = top_k_rewards(
         spec,
         valid,
@@ -77,7 +81,7 @@ def candidate_side(
     )
     scored = top_k_loss(student, old, rewards.reward, valid, _clip(actor_config))
     clipped = scored.clipped.sum() / valid.sum().clamp(min=1)
-    return CandidateSide(scored.loss, rewards, clipped.item(), _overlap(data, model_output))
+    return CandidateSide(scored.loss, rewards, ids, clipped.item(), _overlap(data, model_output))
 
 
 def _teacher_values(spec: MethodSpec, data: TensorDict) -> torch.Tensor:

@@ -13,6 +13,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from opdvr.core import (
     MethodSpec,
+    TokenRewards,
     advantages,
     divergence_sums,
     log_ratio,
@@ -21,10 +22,13 @@ from opdvr.core import (
     token_rewards,
     token_sums,
 )
+from opdvr.core.topk import EMPTY
 from opdvr.integration.candidates import CandidateSide, candidate_side
 from opdvr.integration.engine import response_part
 from opdvr.integration.head import DIVERGENCE, DIVERGENCE_LOSS, PASSED, SIGNAL
+from opdvr.integration.observed import OBSERVED, SAMPLE_SLOT, observe
 
+_LEAST_SIGNAL = 1e-30  # only keeps 0 / 0 out
 SUMS = "opdvr_sums"  # name under which the additive sums of a micro-batch travel to the trainer
 
 
@@ -37,12 +41,14 @@ class ForwardLoss:
     `rollout`, and `recompute` in top-k distillation: old log-probs come from the trainer.
     Reads of the batch: teacher_log_probs [B,T], correct, reward_scale, outcome, group_correct_frac
     [B], rollout_log_probs [B,T], sample_index [B], advantages [B,T]; for top-k what
-    `candidate_side` reads.
+    `candidate_side` reads; sample_slot [B], where responses are to be traced.
+    observes: also hand over what single tokens show (`Observed`).
     """
 
     spec: MethodSpec
     student_logprobs: str
     actor_config: Any = None
+    observes: bool = False
 
     def __call__(
         self, model_output: dict, data: TensorDict, dp_group: object = None
@@ -89,6 +95,8 @@ class ForwardLoss:
             advantages=data["advantages"],
             **_observed(model_output, data),
         )
+        if rewards is not None:
+            self._observe(metrics, data, mask, rewards, data["responses"])
         return loss, metrics
 
     def _top_k(
@@ -107,6 +115,7 @@ class ForwardLoss:
             advantages=data["advantages"] + side.rewards.reward.sum(-1),
             **_observed(model_output, data),
         ) | overlap_sums(side.overlap, mask)
+        self._observe(metrics, data, mask, side.rewards, side.ids)
         return loss, metrics
 
     def _full_vocabulary(
@@ -119,18 +128,42 @@ class ForwardLoss:
         if self.spec.grpo_scaled:
             token_loss = token_loss * data["reward_scale"].unsqueeze(-1)
         loss, metrics = self._with_verls_terms(token_loss, model_output, data, mask)
+        signal, passed = (response_part(model_output[key], data) for key in (SIGNAL, PASSED))
+        ratio = self._log_ratio(data, mask)
         metrics[SUMS] = token_sums(
             None,
             mask,
             data["correct"].bool(),
             data["old_log_probs"],
-            log_ratio=self._log_ratio(data, mask),
+            log_ratio=ratio,
             advantages=data["advantages"] - token_loss.detach(),
             **_observed(model_output, data),
-        ) | divergence_sums(
-            divergence, *(response_part(model_output[key], data) for key in (SIGNAL, PASSED)), mask
-        )
+        ) | divergence_sums(divergence, signal, passed, mask)
+        # The gate works on the whole vocabulary: of a sampled token counts the share that passed.
+        share = torch.where(signal > 0, passed / signal.clamp(min=_LEAST_SIGNAL), 0.0)
+        no_token = torch.full_like(data["responses"], EMPTY)
+        gated = TokenRewards(ratio, share * ratio, share * ratio)
+        self._observe(metrics, data, mask, gated, no_token)
         return loss, metrics
+
+    def _observe(
+        self,
+        metrics: dict,
+        data: TensorDict,
+        mask: torch.Tensor,
+        rewards: TokenRewards,
+        token_ids: torch.Tensor,
+    ) -> None:
+        if not self.observes:
+            return
+        metrics[OBSERVED] = observe(
+            self._log_ratio(data, mask),
+            rewards,
+            token_ids,
+            mask,
+            data["correct"].bool(),
+            data.get(SAMPLE_SLOT, None),
+        )
 
     def _with_verls_terms(
         self, token_loss: torch.Tensor, model_output: dict, data: TensorDict, mask: torch.Tensor

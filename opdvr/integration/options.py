@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from opdvr.report.watch import MODES as WATCHDOG_MODES
 from opdvr.teacher import ENGINES
 from opdvr.teacher.engines import TeacherSettings
 from opdvr.verifier.custom import OWN as OWN_VERIFIER
@@ -78,6 +79,10 @@ class OpdvrOptions:
             `recompute`: a separate forward, as verl does. `rollout`: the inference engine's values.
             `auto`: update where it is exact, else recompute.
         log_entropy: report `actor/entropy` in `update` mode.
+        gate_anatomy: report quantiles of the log-ratio and its mean by position, and write
+            anatomy.jsonl: distributions, and the tokens most often pushed up and down.
+        token_samples: responses a step, of 48 steps at most, that are written token by token to
+            token_samples.jsonl; 0 for none.
         truncated_responses: what a response cut at the length limit counts as. `keep`: the verifier
             decides; `wrong`: incorrect whatever it says; `mask`: no signal, and out of its group.
         head_chunk_tokens: tokens in a tile of logits; None lets the device choose. Tiles are cut
@@ -90,6 +95,7 @@ class OpdvrOptions:
         verifier: `module:function` or `file.py:function`, verl's contract of a custom reward
             function; the same as custom_reward_function.path and .name.
         answer_forms: what our verifier reads: boxed, or any ("Answer: ..." where there is no box).
+        watchdog: what a step's metrics that look wrong do: warn, stop (after saving), or off.
         demo: this is the embedded task: make its data, measure its teacher at the end.
         demo_student: student of the embedded task; other-style writes its steps in another order,
             other-pretraining in another notation.
@@ -124,6 +130,8 @@ class OpdvrOptions:
     teacher_entropy: bool = True
     student_logprobs: str = "auto"
     log_entropy: bool = True
+    gate_anatomy: bool = True
+    token_samples: int = 4
     truncated_responses: str = "keep"
     head_chunk_tokens: int | None = None
     max_val_response_length: int | None = None
@@ -133,6 +141,7 @@ class OpdvrOptions:
     in_process_rollout: bool = False
     verifier: str = OWN_VERIFIER
     answer_forms: str = BOXED
+    watchdog: str = "warn"
     demo: bool = False
     demo_student: str = "careless"
     demo_teacher: str = "faulty"
@@ -155,6 +164,7 @@ class OpdvrOptions:
         _one_of("TEACHER_ENGINE", "teacher_engine", self.teacher_engine, tuple(ENGINES))
         _one_of("ANSWER_FORMS", "answer_forms", self.answer_forms, ANSWER_FORMS)
         _one_of("MODEL_DTYPE", "model_dtype", self.model_dtype, MODEL_DTYPES)
+        _one_of("WATCHDOG", "watchdog", self.watchdog, WATCHDOG_MODES)
         _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
         _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)
         for variable, name, least in (
@@ -167,6 +177,7 @@ class OpdvrOptions:
             ("HEAD_CHUNK_TOKENS", "head_chunk_tokens", 1),
             ("PARALLEL_SIZE", "parallel_size", 1),
             ("LOG_PROB_TOP_K", "log_prob_top_k", 0),
+            ("TOKEN_SAMPLES", "token_samples", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < least:

@@ -14,8 +14,10 @@ import verl.utils.tracking as verl_tracking
 from omegaconf import OmegaConf
 
 from opdvr.integration.terminal import say
+from opdvr.integration.watchdog import Watchdog
 from opdvr.report.progress import StepLine
 from opdvr.report.run_folder import RunFolder
+from opdvr.report.series import time_shares
 
 if TYPE_CHECKING:
     from opdvr.integration.trainer import OpdvrTrainer
@@ -46,6 +48,7 @@ class StepLogger(VERL_TRACKING):
         self._start(project_name, experiment_name, backends, config)
         self._run: RunFolder | None = None
         self._lines: StepLine | None = None
+        self._watchdog: Watchdog | None = None
 
     def _start(self, project: str, experiment: str, backends: list[str], config: dict) -> None:
         """verl's loggers; a wandb server that does not answer costs its time-out, not the run."""
@@ -69,20 +72,27 @@ class StepLogger(VERL_TRACKING):
                 data.pop(name)
                 if value is not None:
                     data[name] = value
+        data |= time_shares(data)
         if self._run is None:
             self._open()
         self._run.append_metrics(step, data)
+        for name, record in self._trainer.pending_records:
+            self._run.append_record(name, record)
+        self._trainer.pending_records.clear()
         super().log(data, step, backend)
         if self._console:
             for line in self._lines.lines(step, data):
                 say(line)
+        self._watchdog.look(step, data)
 
     def _open(self) -> None:
         """Late: only after fit has loaded its checkpoint is the step it resumes from known."""
         resumed = self._trainer.resumed_from
         config = OmegaConf.to_container(self._trainer.config, resolve=True)
         self._run = RunFolder(self._folder).open(config, sys.argv, resumed)
-        self._lines = StepLine(self._trainer.total_training_steps, resumed or 0)
+        total = self._trainer.total_training_steps
+        self._lines = StepLine(total, resumed or 0)
+        self._watchdog = Watchdog(self._trainer.config.opdvr.watchdog, self._run, total)
 
 
 def _usable_wandb(backends: list[str], folder: Path) -> list[str]:

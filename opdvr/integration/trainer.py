@@ -14,19 +14,21 @@ from omegaconf import OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-from opdvr.core import add_sums, metrics_from_sums
+from opdvr.core import NonFiniteError, TokenRewards, add_sums, metrics_from_sums
 from opdvr.core.spec import SAMPLED_ONLY
-from opdvr.integration import checkpoints, scoring, signal, validation
+from opdvr.integration import checkpoints, scoring, signal, validation, watchdog
 from opdvr.integration.config import distills
 from opdvr.integration.loss import SUMS, ForwardLoss
+from opdvr.integration.observed import OBSERVED, SAMPLE_SLOT, Observed, combined, observe
 from opdvr.integration.options import OpdvrOptions
 from opdvr.integration.prompts import refuse_long_prompts, refuse_too_few
+from opdvr.integration.recorder import Recorder
 from opdvr.integration.reward_manager import verifier_failures
 from opdvr.integration.teacher import TeacherPool
 from opdvr.integration.teacher_settings import has_own_engine, teacher_wanted
 from opdvr.integration.terminal import say, stage
 from opdvr.integration.tracking import logging_to_run_folder
-from opdvr.integration.truncation import end_tokens, truncated_responses
+from opdvr.integration.truncation import end_tokens, truncated_responses, without_end
 from opdvr.teacher.engines import TeacherError
 
 ADVANTAGE_METRICS = ("mean", "max", "min")
@@ -51,6 +53,9 @@ class OpdvrTrainer(RayPPOTrainer):
             self.spec = replace(self.spec, log_prob_top_k=self._vocabulary)
         self.run_folder = Path(self.config.trainer.default_local_dir)
         self.corrections: dict[str, float | None] = {}  # applied to what fit logs; None drops
+        # (file name, line) of what lies beside metrics.jsonl; written when the step is logged,
+        # because only then is the run folder at the step that training goes on from.
+        self.pending_records: list[tuple[str, dict[str, Any]]] = []
         self.resumed_from: int | None = None
         self.verifier_seconds = 0.0  # of the last batch, training or validation
         self.scorer: scoring.Scorer | None = None
@@ -105,9 +110,20 @@ class OpdvrTrainer(RayPPOTrainer):
                 passes, self.actor_rollout_wg, teacher, self._vocabulary, temperature
             )
         if mode != "recompute" or not self.spec.samples_only:
-            self.actor_rollout_wg.set_loss_fn(ForwardLoss(self.spec, mode))
+            loss = ForwardLoss(self.spec, mode, observes=self.options.gate_anatomy)
+            self.actor_rollout_wg.set_loss_fn(loss)
         if self.spec.full_vocabulary != SAMPLED_ONLY:
             self._give_students_the_teachers_layer()
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Late: the run's last step is known once its data is."""
+        return Recorder(
+            self.tokenizer,
+            self.config.data.reward_fn_key,
+            self.options.token_samples,
+            self.total_training_steps,
+        )
 
     @cached_property
     def _vocabulary(self) -> int:
@@ -125,6 +141,10 @@ class OpdvrTrainer(RayPPOTrainer):
                 super().fit()
             except TeacherError as error:
                 raise type(error)(f"{error}; {self._save_after_last_step()}") from error
+            except watchdog.WatchdogStop as stop:
+                raise watchdog.ended(self, stop) from None
+            except NonFiniteError as error:
+                raise watchdog.broken(self, error) from error
 
     # ---- one step, in fit's order -----------------------------------------------------------
 
@@ -209,6 +229,7 @@ class OpdvrTrainer(RayPPOTrainer):
         if not signal.made_by_the_loss(self.spec, self.options.student_logprobs):
             student = batch.batch["old_log_probs"]
         rewards = signal.attach(self.spec, batch, facts, student)
+        batch.batch[SAMPLE_SLOT] = self.recorder.choose(self.global_steps, facts.correct)
         slim = batch.select(
             batch_keys=[key for key in _UPDATE if key in batch.batch.keys()],
             non_tensor_batch_keys=[],
@@ -225,8 +246,10 @@ class OpdvrTrainer(RayPPOTrainer):
         if parts is None:
             parts = [signal.trainer_side_sums(batch, facts, rewards, batch.batch["old_log_probs"])]
         real = metrics_from_sums(add_sums(parts)) | signal.response_metrics(batch, facts)
+        real |= self._record(batch, facts, rewards, metrics.pop(f"actor/{OBSERVED}", []))
         real |= verifier_failures("verifier")
         real["verifier/seconds"] = self.verifier_seconds
+        real["opd/no_end_frac"] = without_end(batch, self._end_tokens).double().mean().item()
         if self.scorer is not None:
             real |= self.scorer.metrics()
             self.data_state = copy.deepcopy(self.train_dataloader.state_dict())
@@ -239,6 +262,24 @@ class OpdvrTrainer(RayPPOTrainer):
             self.corrections[f"critic/advantages/{name}"] = value
             self.corrections[f"critic/returns/{name}"] = value
         return output
+
+    def _record(
+        self,
+        batch: DataProto,
+        facts: signal.Signal,
+        rewards: TokenRewards | None,
+        parts: list[Observed],
+    ) -> dict[str, float]:
+        """Metrics of the gate's anatomy; its line and the traced responses wait for the log."""
+        if not parts and rewards is not None and self.options.gate_anatomy:
+            mask, slots = signal.signal_mask(batch), batch.batch[SAMPLE_SLOT]
+            ids = batch.batch["responses"]
+            parts = [observe(rewards.log_ratio, rewards, ids, mask, facts.correct, slots)]
+        observed = combined(parts)
+        self.pending_records += self.recorder.records(
+            self.global_steps, batch, facts, batch.batch[SAMPLE_SLOT], observed
+        )
+        return self.recorder.metrics(observed)
 
     def _candidate_options(self, batch: DataProto) -> dict[str, object]:
         """What the update's forward has to know beside the sampled tokens."""
@@ -272,6 +313,7 @@ class OpdvrTrainer(RayPPOTrainer):
         step = self.run_folder / f"global_step_{self.global_steps}"
         checkpoints.state_dtype(step / "actor" / checkpoints.WHOLE_MODEL, self.options.model_dtype)
         self.config.trainer.max_actor_ckpt_to_keep = keep
+        watchdog.refuse_broken_weights(step)
         checkpoints.mark_complete(self.run_folder, self.global_steps, self._data)
         checkpoints.remove_old(self.run_folder, keep)
 
@@ -320,5 +362,6 @@ _UPDATE = (
     "outcome",
     "group_correct_frac",
     "sample_index",
+    SAMPLE_SLOT,
     *scoring.UPDATE_KEYS,
 )

@@ -12,12 +12,16 @@ from verl import DataProto
 def truncated_responses(batch: DataProto, ends: Callable[[], set[int]]) -> torch.Tensor:
     """[B] bool: by the finish reason or, without one, the missing end. Kept in the batch."""
     if "truncated" not in batch.batch.keys():
-        responses = batch.batch["responses"]
-        lengths = batch.batch["attention_mask"][:, -responses.shape[1] :].sum(-1)
-        last = responses.gather(1, (lengths - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
-        ends = torch.tensor(sorted(ends()))
-        batch.batch["truncated"] = ~torch.isin(last, ends) | (lengths == 0)
+        batch.batch["truncated"] = without_end(batch, ends)
     return batch.batch["truncated"]
+
+
+def without_end(batch: DataProto, ends: Callable[[], set[int]]) -> torch.Tensor:
+    """[B] bool: the last token ends no response, or there is no token."""
+    responses = batch.batch["responses"]
+    lengths = batch.batch["attention_mask"][:, -responses.shape[1] :].sum(-1)
+    last = responses.gather(1, (lengths - 1).clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return ~torch.isin(last, torch.tensor(sorted(ends()))) | (lengths == 0)
 
 
 def end_tokens(tokenizer: Any, model_path: str) -> set[int]:  # noqa: ANN401

@@ -30,6 +30,7 @@ SFT_TOKENS, SFT_TOTAL_TOKENS = "train/global_tokens", "train/total_tokens(B)"
 TEACHER_BUSY, TEACHER_WAIT = "opd/teacher_busy_seconds", "opd/teacher_wait_seconds"
 TEACHER_HIDDEN = "opd/teacher_hidden_frac"
 STEP_SECONDS = "timing_s/step"
+TIME_SHARE_PREFIX = "opd/time_frac_"
 # verl times these inside timing_s/step ...
 INNER_PHASES = ("gen", "reward", "old_log_prob", "ref", "adv", "update_actor")
 # ... and these after it, so a step that validates takes longer than timing_s/step says.

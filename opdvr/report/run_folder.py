@@ -9,12 +9,13 @@ The folder is the one that verl keeps its `global_step_<N>` checkpoints in. Writ
 | git.json, git.diff | commit, branch, dirty or not; the uncommitted changes of tracked files |
 | config.1.yaml, versions.1.json, ... | the same of earlier starts in this folder, 1 the first |
 | metrics.jsonl | one JSON object a step, in step order |
+| anatomy.jsonl, token_samples.jsonl, validation.jsonl | what the report shows beside them |
+| alarms.jsonl | what the watchdogs said, a line each |
 | metrics.discarded.jsonl | lines of steps that a later start went back behind |
 """
 
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,16 @@ import opdvr
 from opdvr.report.metrics import python_number
 from opdvr.report.provenance import collect_git, collect_versions
 from opdvr.report.redact import plain_config
+from opdvr.report.step_records import (
+    RECORD_NAMES,
+    append_bytes,
+    append_record,
+    json_lines,
+    keep_steps,
+    parse_records,
+    utf8,
+    write_atomically,
+)
 
 METRICS_NAME = "metrics.jsonl"
 DISCARDED_NAME = "metrics.discarded.jsonl"
@@ -60,7 +71,8 @@ class RunFolder:
 
         Files of an earlier start are renamed to the next free number, never overwritten. Metrics
         of steps after `resumed_step` (all of them, when the run starts afresh) move to
-        metrics.discarded.jsonl, since the run now repeats those steps.
+        metrics.discarded.jsonl, since the run now repeats those steps; the other files' lines of
+        them are dropped.
 
         Args:
             resolved_config: Plain containers; see `plain_config` for what becomes of the rest.
@@ -81,13 +93,16 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._keep_earlier_start()
         config = yaml.safe_dump(plain_config(resolved_config), sort_keys=False, allow_unicode=True)
-        _write_atomically(self.path / "config.yaml", config.encode())
-        _write_atomically(self.path / "versions.json", _pretty(collect_versions(command)))
+        write_atomically(self.path / "config.yaml", config.encode())
+        write_atomically(self.path / "versions.json", _pretty(collect_versions(command)))
         git_record, git_diff = collect_git(self._source_dir)
-        _write_atomically(self.path / "git.json", _pretty(git_record))
+        write_atomically(self.path / "git.json", _pretty(git_record))
         if git_diff is not None:
-            _write_atomically(self.path / "git.diff", git_diff)
-        self._discard_after(-1 if resumed_step is None else resumed_step)
+            write_atomically(self.path / "git.diff", git_diff)
+        last_step = -1 if resumed_step is None else resumed_step
+        self._discard_after(last_step)
+        for name in RECORD_NAMES:
+            keep_steps(self.path / name, last_step)
         return self
 
     def append_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -116,8 +131,13 @@ class RunFolder:
             line = _joined(last, line)
             self._replace_last_line(line)
         else:
-            _append(self.path / METRICS_NAME, _jsonl(line))
+            append_bytes(self.path / METRICS_NAME, json_lines(line))
         self._last = line
+
+    def append_record(self, name: str, record: Mapping[str, Any]) -> None:
+        """Adds a line to one of the files beside metrics.jsonl, on disk when this returns."""
+        assert name in RECORD_NAMES, name
+        append_record(self.path / name, record)
 
     def _keep_earlier_start(self) -> None:
         numbered = re.compile(r"(?:config|versions|git)\.(\d+)\.(?:yaml|json|diff)")
@@ -143,12 +163,12 @@ class RunFolder:
         """
         file = self.path / METRICS_NAME
         content = file.read_bytes() if file.exists() else b""
-        records, torn = _parse(content, file)
+        records, torn = parse_records(content, file, step_needed=True)
         if torn:
-            _append(self.path / DISCARDED_NAME, _jsonl({"torn": torn}))
-        repaired = _jsonl(*records)
+            append_bytes(self.path / DISCARDED_NAME, json_lines({"torn": torn}))
+        repaired = json_lines(*records)
         if torn or (content and not content.endswith(b"\n")):
-            _write_atomically(file, repaired)
+            write_atomically(file, repaired)
         return records
 
     def _discard_after(self, resumed_step: int) -> None:
@@ -157,14 +177,14 @@ class RunFolder:
         discarded = [record for record in records if record["step"] > resumed_step]
         if discarded:
             # In this order a crash in between leaves lines twice, never lost.
-            _append(self.path / DISCARDED_NAME, _jsonl(*discarded))
-            _write_atomically(self.path / METRICS_NAME, _jsonl(*kept))
+            append_bytes(self.path / DISCARDED_NAME, json_lines(*discarded))
+            write_atomically(self.path / METRICS_NAME, json_lines(*kept))
         self._last = kept[-1] if kept else {}
 
     def _replace_last_line(self, line: Mapping[str, Any]) -> None:
         file = self.path / METRICS_NAME
         records = read_metrics(file)
-        _write_atomically(file, _jsonl(*records[:-1], line))
+        write_atomically(file, json_lines(*records[:-1], line))
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
@@ -185,32 +205,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
         file = file / METRICS_NAME
     if not file.is_file():
         raise ValueError(f"{file} does not exist: give the folder of a run that logged a step")
-    return _parse(file.read_bytes(), file)[0]
-
-
-def _parse(content: bytes, file: Path) -> tuple[list[dict[str, Any]], str]:
-    """The objects of whole lines, and the text of a torn last line ("" for none)."""
-    *whole, tail = content.split(b"\n")
-    records = []
-    for number, line in enumerate(whole, start=1):
-        record = _record(line)
-        if record is None:
-            raise ValueError(
-                f"{file} line {number} is not a metrics object: remove it, or restore the file"
-            )
-        records.append(record)
-    record = _record(tail)
-    if record is not None:
-        return [*records, record], ""
-    return records, tail.decode("utf-8", errors="replace")
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:  # Both bad JSON and bad UTF-8.
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+    return parse_records(file.read_bytes(), file, step_needed=True)[0]
 
 
 def _json_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,33 +231,5 @@ def _joined(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, A
     return {**joined, "non_finite": non_finite} if non_finite else joined
 
 
-def _jsonl(*records: Mapping[str, Any]) -> bytes:
-    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records]
-    return _utf8("".join(f"{line}\n" for line in lines))
-
-
 def _pretty(record: Mapping[str, Any]) -> bytes:
-    return _utf8(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-
-
-def _utf8(json_text: str) -> bytes:
-    # An argument that is not valid UTF-8 reaches Python as lone surrogates; this way they become
-    # escapes, which are JSON's own.
-    return json_text.encode(errors="backslashreplace")
-
-
-def _append(file: Path, content: bytes) -> None:
-    with file.open("ab") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _write_atomically(file: Path, content: bytes) -> None:
-    """Readers see the old content or the new, never a part; a crash leaves one of the two."""
-    temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
+    return utf8(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

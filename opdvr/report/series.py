@@ -95,3 +95,15 @@ def phase_seconds(record: Mapping[str, Any]) -> dict[str, float]:
     if whole is not None and whole > inside:
         seconds[REST_OF_STEP] = whole - inside
     return seconds
+
+
+def time_shares(record: Mapping[str, Any]) -> dict[str, float]:
+    """opd/time_frac_<phase>: each phase's part of the step, its validation and checkpoint.
+
+    They add up to 1; {} for a record without the step's seconds.
+    """
+    if number_of(record, names.STEP_SECONDS) is None:
+        return {}
+    seconds = phase_seconds(record)
+    whole = sum(seconds.values())
+    return {f"{names.TIME_SHARE_PREFIX}{phase}": part / whole for phase, part in seconds.items()}

@@ -90,10 +90,12 @@ def make_trainer(estimator="token_reward_direct", distill=True, **options):
         {
             "algorithm": {"norm_adv_by_std_in_grpo": False, "adv_estimator": estimator},
             "reward_model": {"enable": distill},
+            "data": {"reward_fn_key": "data_source"},
         }
     )
     trainer.tokenizer = Letters()
     trainer._end_tokens = lambda: {END}
+    trainer.global_steps, trainer.total_training_steps, trainer.pending_records = 1, 1, []
     trainer.corrections, trainer.scorer, trainer.verifier_seconds = {}, None, 0.0
     return trainer
 

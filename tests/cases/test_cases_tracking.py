@@ -54,8 +54,9 @@ def make_logger(tmp_path, backends):
     trainer = SimpleNamespace(
         run_folder=tmp_path / "run",
         corrections={},
+        pending_records=[],
         resumed_from=None,
-        config=OmegaConf.create({"trainer": {"logger": backends}}),
+        config=OmegaConf.create({"trainer": {"logger": backends}, "opdvr": {"watchdog": "warn"}}),
         total_training_steps=2,
     )
     return tracking.StepLogger(trainer, "project", "experiment", backends, {"trainer": {}})

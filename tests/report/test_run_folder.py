@@ -251,7 +251,7 @@ def test_an_append_that_the_disk_cut_short_is_mended_by_the_next(tmp_path, monke
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("opdvr.report.run_folder._append", full_disk)
+        patch.setattr("opdvr.report.run_folder.append_bytes", full_disk)
         with pytest.raises(OSError, match="No space left"):
             run.append_metrics(2, {"a": 2})
     run.append_metrics(3, {"a": 3})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import engine, head, hostile, peers, step, teacher, topk, verifier
+from benchmarks import engine, head, hostile, observe, peers, step, teacher, topk, verifier
 from benchmarks.measure import note, table
 
 BENCHMARKS = {
@@ -21,6 +21,7 @@ BENCHMARKS = {
     "teacher": teacher,
     "engine": engine,
     "step": step,
+    "observe": observe,
     "peers": peers,
     "topk": topk,
     "verifier": verifier,

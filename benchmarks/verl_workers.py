@@ -211,6 +211,13 @@ def update(
     worker: verl_workers.TrainingWorker, batch: dict[str, torch.Tensor], **non_tensor: object
 ) -> float:
     """One update on the batch as one mini-batch; returns the gradient norm."""
+    return update_metrics(worker, batch, **non_tensor)["grad_norm"][0]
+
+
+def update_metrics(
+    worker: verl_workers.TrainingWorker, batch: dict[str, torch.Tensor], **non_tensor: object
+) -> dict[str, list]:
+    """One update on the batch as one mini-batch; returns the metrics, a list a name."""
     rows = len(batch["input_ids"])
     data = _to_verl(
         batch,
@@ -222,4 +229,4 @@ def update(
         dataloader_kwargs={"shuffle": False},
         **non_tensor,
     )
-    return tu.get(worker.train_mini_batch(data), "metrics")["grad_norm"][0]
+    return tu.get(worker.train_mini_batch(data), "metrics")

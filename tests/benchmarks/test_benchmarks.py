@@ -87,6 +87,15 @@ def test_step_quick(tmp_path):
 
 
 @pytest.mark.slow
+def test_observe_quick(tmp_path):
+    results = run_quick("observe", tmp_path)
+    (step,) = find(results, "step", case="observed", peer="not observed")
+    (written,) = find(results, "metrics and files", case="observed")
+    assert 0 < written["value"] < step["value"]
+    assert step["ratio"] > 0
+
+
+@pytest.mark.slow
 def test_topk_quick(tmp_path):
     results = run_quick("topk", tmp_path)
     sampled = find(results, "step", case="K=0")[0]

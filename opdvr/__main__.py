@@ -8,11 +8,14 @@ import sys
 # Command: module with `main(arguments) -> exit code`, what it does. Imported when asked for.
 COMMANDS = {
     "train": ("opdvr.integration.launch", "train; Hydra overrides key=value, see README.md"),
+    "check": ("opdvr.integration.preflight.command", "look at what a training starts with"),
     "data": ("opdvr.data.command", "build, check, show, deduplicate and align data sets"),
     "eval": ("opdvr.eval.command", "sample from a model, score it, compare two evaluations"),
+    "compare": ("opdvr.report.compare_command", "two training runs, with intervals"),
     "sft": ("opdvr.sft.command", "teacher rollouts, and supervised training on them"),
     "pipeline": ("opdvr.pipeline.command", "rollouts, cold start, OPDVR, evaluation in one"),
     "diagnose": ("opdvr.diagnose.command", "whether a student can be distilled from a teacher"),
+    "report": ("opdvr.report.command", "one or more runs as one HTML file"),
     "teacher": ("opdvr.teacher.command", "serve a teacher to runs on this or other machines"),
 }
 

@@ -30,6 +30,8 @@ GRPO_SCALED                     bool    opdvr.grpo_scaled
 GRPO_NORM_BY_STD                bool    opdvr.grpo_norm_by_std
 GRPO_SCALE_BASELINE             real    opdvr.grpo_scale_baseline
 TRUNCATED_RESPONSES             one:keep|wrong|mask    opdvr.truncated_responses
+WATCHDOG                        one:warn|stop|off  opdvr.watchdog
+TOKEN_SAMPLES                   int>=0  opdvr.token_samples
 STUDENT_LOGPROBS                one:auto|update|recompute|rollout    opdvr.student_logprobs
 ADV_ESTIMATOR                   one:token_reward_direct|token_reward_direct_plus_grpo|token_grpo|grpo  algorithm.adv_estimator
 N_RESPONSES                     int>=1  actor_rollout_ref.rollout.n
@@ -63,6 +65,7 @@ TOTAL_EPOCHS                    int>=1  trainer.total_epochs
 TOTAL_STEPS                     int>=1  trainer.total_training_steps
 PPO_MAX_TOKEN_LEN_PER_GPU       int>=1  actor_rollout_ref.actor.ppo_max_token_len_per_gpu
 LOG_PROB_MAX_TOKEN_LEN_PER_GPU  int>=1  actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu
+PREFLIGHT                       one:stop|warn|strict|off  opdvr.preflight
 DEMO_STUDENT                    one:careless|other-style|other-pretraining  opdvr.demo_student
 DEMO_TEACHER                    one:faulty|good  opdvr.demo_teacher
 '

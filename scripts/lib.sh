@@ -2,6 +2,7 @@
 # Starts a training run. Each launcher sources this file, names its method's settings and calls
 # `launch`. What is said later wins: the launcher, the variables, the command line.
 #   DRY_RUN=1                print the command on one line and stop
+#   CHECK=1                  look at what the run would start with (`opdvr check`) and stop
 #   OPDVR_DEVICE=cpu|cuda    instead of looking for a GPU
 #   OPDVR_TASK=demo|none     the embedded task; demo by itself without a GPU and a model
 #   OPDVR_VENV=folder        the Python environment (default: the active one, else .venv)
@@ -102,14 +103,21 @@ gather_overrides() { # MODEL_OPTION TABLE OVERRIDE...
 }
 
 launch() { # OVERRIDE...
+  local check
+  check=$(as_bool CHECK "${CHECK:-False}")
   say_unread "$KNOBS" "$SFT_KNOBS"
   gather_overrides actor_rollout_ref.model.path "$KNOBS" "$@"
   check_together
-  run_opdvr "$DEVICE" train "${OVERRIDES[@]}" "$@"
+  if [[ $check == True ]]; then
+    run_opdvr "$DEVICE" check --composed "${OVERRIDES[@]}" "$@"
+  else
+    run_opdvr "$DEVICE" train "${OVERRIDES[@]}" "$@"
+  fi
 }
 
 launch_sft() { # OVERRIDE...
   local TEACHER_HINT=""
+  if [[ -n ${CHECK:-} ]]; then die "CHECK is read by the launchers of a training with a teacher or rewards, not by ${0##*/}: leave it out"; fi
   say_unread "$SFT_KNOBS" "$KNOBS"
   gather_overrides model.path "$SFT_KNOBS" "$@"
   run_opdvr "$DEVICE" sft train "${OVERRIDES[@]}" "$@"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-# Bins a factor 10 ** (1 / 8) = 1.33 wide from 0.00001 to 100 nats on both sides of 0: fine where most
-# tokens are, and no log-ratio is outside.
+# Bins a factor 10 ** (1 / 8) = 1.33 wide from 0.00001 to 100 nats on both sides of 0: fine where
+# most tokens are, and no log-ratio is outside.
 _BINS_A_DECADE, _SMALLEST, _DECADES = 8, 1e-5, 7
 _SIDE = tuple(
     _SMALLEST * 10 ** (step / _BINS_A_DECADE) for step in range(_BINS_A_DECADE * _DECADES + 1)

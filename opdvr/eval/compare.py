@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from opdvr.eval import statistics
+from opdvr.eval import paired
 from opdvr.eval.jsonl import damaged, read_lines
-from opdvr.eval.results import MEAN
 from opdvr.eval.scoring import PROBLEMS, again, read_results
 from opdvr.eval.verdicts import Rules
 
@@ -47,8 +46,7 @@ def compare_folders(before: Path, after: Path) -> dict[str, Any]:
         name: np.array([(p["before"], p["after"]) for p in pairs if p["data_source"] == name])
         for name in names
     }
-    rows = {name: _row(values[name]) for name in names}
-    rows[MEAN] = _mean_row(list(values.values()))
+    rows = paired.rows(values)
     return {
         "before": _side(before, results[0]),
         "after": _side(after, results[1]),
@@ -93,30 +91,6 @@ def _pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _row(values: np.ndarray) -> dict[str, Any]:
-    """One benchmark's line; values [P, 2], before and after."""
-    differences = values[:, 1] - values[:, 0]
-    drawn = statistics.bootstrap_means(differences)
-    return _figures(len(values), *values.mean(axis=0), drawn)
-
-
-def _mean_row(values: list[np.ndarray]) -> dict[str, Any]:
-    before, after = np.mean([v.mean(axis=0) for v in values], axis=0)
-    drawn = statistics.bootstrap_of_benchmarks([v[:, 1] - v[:, 0] for v in values])
-    return _figures(sum(map(len, values)), before, after, drawn)
-
-
-def _figures(problems: int, before: float, after: float, drawn: np.ndarray) -> dict[str, Any]:
-    return {
-        "problems": problems,
-        "before": float(before),
-        "after": float(after),
-        "difference": float(after - before),
-        "difference_95": statistics.interval(drawn),
-        "p": statistics.two_sided_p(drawn),
-    }
-
-
 def render(found: dict[str, Any], show: int, as_json: bool = False) -> str:
     """What `compare_folders` found, for a person or as JSON."""
     if as_json:
@@ -135,7 +109,7 @@ def render(found: dict[str, Any], show: int, as_json: bool = False) -> str:
     one, other = (found[side]["verifier"] for side in ("before", "after"))
     if one != other:
         lines.append(f"not scored alike: A by {one}, B by {other}")
-    lines += ["", *_table(found["rows"]), ""]
+    lines += ["", *paired.table(found["rows"]), ""]
     gains = [p for p in found["problems"] if p["difference"] > 0]
     losses = [p for p in found["problems"] if p["difference"] < 0][::-1]
     equal = len(found["problems"]) - len(gains) - len(losses)
@@ -144,24 +118,6 @@ def render(found: dict[str, Any], show: int, as_json: bool = False) -> str:
         if pairs:
             lines += ["", f"{title}:", *map(_pair_line, pairs)]
     return "\n".join(lines)
-
-
-def _table(rows: dict[str, dict[str, Any]]) -> list[str]:
-    shown = {name: row for name, row in rows.items() if name != MEAN or len(rows) > 2}
-    width = max(len("benchmark"), *map(len, shown))
-    lines = [
-        f"| {'benchmark':<{width}} | problems |      A |      B |  B - A | 95 %             |"
-        "      p |",
-        f"| {'-' * width} | -------- | ------ | ------ | ------ | ---------------- | ------ |",
-    ]
-    for name, row in shown.items():
-        low, high = row["difference_95"]
-        lines.append(
-            f"| {name:<{width}} | {row['problems']:>8,} | {row['before']:6.3f} | "
-            f"{row['after']:6.3f} | {row['difference']:+6.3f} | {low:+.3f} to {high:+.3f} | "
-            f"{row['p']:6.4f} |"
-        )
-    return lines
 
 
 def _pair_line(pair: dict[str, Any]) -> str:

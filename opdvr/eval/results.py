@@ -9,8 +9,8 @@ import numpy as np
 
 from opdvr.eval import statistics
 from opdvr.eval.grading import Benchmark
+from opdvr.eval.statistics import MEAN
 
-MEAN = "mean of benchmarks"
 # Metrics that are averaged over benchmarks as they are.
 _AVERAGED = ("avg", "solved_none", "solved_all", "tokens", "truncated", "no_box", "distinct_4gram")
 

@@ -11,6 +11,7 @@ from opdvr.integration.config import distills
 from opdvr.integration.teacher_settings import has_several_teachers
 from opdvr.integration.terminal import say
 from opdvr.report.curves import plot_curves
+from opdvr.report.html import write_report
 from opdvr.report.run_folder import METRICS_NAME
 from opdvr.report.summary import render, summarise
 
@@ -19,7 +20,9 @@ SUMMARY = "summary.txt"
 
 
 def report(config: DictConfig) -> None:
-    """Print accuracy before and after (and the demo teacher's); write summary.txt, curves.png."""
+    """Print accuracy before and after (and the demo teacher's); write summary.txt, curves.png and
+    report.html.
+    """
     folder = Path(config.trainer.default_local_dir)
     if not (folder / METRICS_NAME).exists():
         say(f"{folder} is not visible from here (a cluster's node wrote it): no summary")
@@ -35,11 +38,20 @@ def report(config: DictConfig) -> None:
         folder, folder / CURVES, {f"teacher, {source}": value for source, value in teacher.items()}
     )
     say(f"curves:     {folder / CURVES}")
+    _write_page(folder)
     say(f"metrics:    {folder / 'metrics.jsonl'}")
     steps = complete_steps(folder)
     if steps:
         model = folder / f"global_step_{steps[-1]}" / "actor" / "huggingface"
         say(f"checkpoint: {model} (loads in transformers)")
+
+
+def _write_page(folder: Path) -> None:
+    """The page is about a run that is over and saved: what hinders it is said and stops nothing."""
+    try:
+        say(f"report:     {write_report([folder])}")
+    except ValueError as hindrance:
+        say(f"report:     not written: {hindrance}")
 
 
 def _demo_teacher(config: DictConfig) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import (
@@ -22,19 +23,17 @@ from opdvr.integration.checkpoints import (
     data_fingerprint,
 )
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
-from opdvr.integration.options import OpdvrOptions, name_variables, without_effect
-from opdvr.integration.teacher_settings import (
-    UNNAMED_TEACHER,
-    loads_weights,
-    teacher_settings,
-)
+from opdvr.integration.demo_data import make_demo_data
+from opdvr.integration.preflight import Refusal, refuse
+from opdvr.integration.teacher_settings import teacher_settings
 from opdvr.integration.terminal import output_in_log, say, stage
+from opdvr.integration.watchdog import EXIT_CODE as WATCHDOG_EXIT_CODE
+from opdvr.integration.watchdog import WatchdogStop
 from opdvr.teacher.engines import API_KEY_VARIABLE, TeacherError
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
 LONGEST_TEMP_DIR = 39
 RESUME_MODES = ("auto", "disable", "resume_path")
-DATASETS = REPO_ROOT / "datasets"
 PLATFORM_MODULE = "opdvr.integration.platform"
 
 
@@ -50,13 +49,7 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO, bool]:
     config = compose(overrides)
     if config.opdvr.demo:
         make_demo_data(config)
-    check_named(config)
-    if config.opdvr.preflight:
-        from opdvr.integration.preflight import run_preflight
-
-        for warning in run_preflight(config):
-            say(f"opdvr: {warning}")
-    check_method(config)
+    refuse(config, hear=lambda found: say(f"opdvr: {found}"))
     folder = Path(config.trainer.default_local_dir)
     lock = runs.hold(folder)
     compared = signal_name(config) if distills(config) else "no teacher"
@@ -74,57 +67,6 @@ def train(config: DictConfig) -> None:
     else:
         with output_in_log(Path(config.trainer.default_local_dir) / "train.log"):
             run_on_local_ray(config)
-
-
-def check_named(config: DictConfig) -> None:
-    """A teacher that was never named, a cluster that was never joined: known without a look."""
-    teacher = str(config.reward_model.model.path)
-    if loads_weights(config) and teacher == UNNAMED_TEACHER and not Path(teacher).exists():
-        raise ValueError(
-            "REWARD_MODEL_PATH (reward_model.model.path) is not set: name the teacher's folder or "
-            "hub name, or run grpo.sh, which has none"
-        )
-    if config.trainer.nnodes > 1 and not os.environ.get("RAY_ADDRESS"):
-        raise ValueError(
-            f"NNODES={config.trainer.nnodes} (trainer.nnodes) needs a Ray cluster over these "
-            "nodes: set RAY_ADDRESS to its address"
-        )
-
-
-def check_method(config: DictConfig) -> None:
-    """Names and ranges of the method, which the core's registries know (so torch loads here)."""
-    options: OpdvrOptions = OmegaConf.to_object(config.opdvr)
-    for warning in without_effect(options):
-        say(f"opdvr: {warning}")
-    estimator = config.algorithm.adv_estimator
-    try:
-        spec = options.method(estimator, distills(config))
-    except ValueError as error:
-        raise ValueError(name_variables(str(error))) from None
-    from opdvr.core import needs_full_batch
-
-    n_responses = config.actor_rollout_ref.rollout.n
-    if spec.needs_groups and n_responses < 2:
-        raise ValueError(
-            f"CORRECTNESS_GATED_MODE={spec.gate} (opdvr.correctness_gated_mode) looks at the other "
-            f"responses to a prompt, but N_RESPONSES (actor_rollout_ref.rollout.n) is "
-            f"{n_responses}; set it to 2 or more"
-        )
-
-    if needs_full_batch(spec) and options.student_logprobs == "update":
-        raise ValueError(
-            f"algorithm.adv_estimator={estimator} (ADV_ESTIMATOR) needs whole groups before the "
-            "update; set STUDENT_LOGPROBS=recompute"
-        )
-
-
-def make_demo_data(config: DictConfig) -> None:
-    """The embedded task's files, made where they are missing (under a second, the same bytes)."""
-    from opdvr.demo.task import write_parquet
-
-    for path in (config.data.train_files, config.data.val_files):
-        if isinstance(path, str) and not Path(path).exists() and Path(path).parent == DATASETS:
-            write_parquet(DATASETS)
 
 
 def check_resume_mode(trainer: DictConfig) -> None:
@@ -274,7 +216,11 @@ def main(arguments: list[str]) -> int:
     started = time.time()
     try:
         config, lock, is_trained = prepare(arguments)
-    except (ValueError, HydraException) as error:
+    except Refusal as refusal:
+        for found in refusal.findings:
+            print(f"opdvr: {found}", file=sys.stderr)
+        return 2
+    except (ValueError, HydraException, OmegaConfBaseException) as error:
         print(f"opdvr: {error}", file=sys.stderr)
         return 2
     folder = Path(config.trainer.default_local_dir)
@@ -292,6 +238,10 @@ def main(arguments: list[str]) -> int:
         reason = getattr(error, "cause", None) or error  # on a cluster Ray wraps it
         print(f"opdvr: {reason}", file=sys.stderr)
         return 1
+    except WatchdogStop as stop:
+        print(f"opdvr: {getattr(stop, 'cause', None) or stop}", file=sys.stderr)
+        finished = True  # the line says what there is to know
+        return WATCHDOG_EXIT_CODE
     except KeyboardInterrupt:
         steps = complete_steps(folder)
         say(f"opdvr: interrupted; the same command goes on from step {steps[-1] if steps else 0}")

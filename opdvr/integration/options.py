@@ -24,6 +24,9 @@ FULL_VOCABULARY = ("none", "reverse_kl", "forward_kl", "jensen_shannon")
 MODEL_DTYPES = ("bfloat16", "float32")
 DEMO_STUDENTS = ("careless", "other-style", "other-pretraining")
 DEMO_TEACHERS = ("faulty", "good")
+PREFLIGHT_MODES = ("stop", "warn", "strict", "off")
+# Before there were modes it was a switch.
+_SWITCHED = {"true": "stop", "false": "off"}
 
 # Published dotted names (forks of verl put them there) -> field of OpdvrOptions.
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -100,7 +103,8 @@ class OpdvrOptions:
         demo_student: student of the embedded task; other-style writes its steps in another order,
             other-pretraining in another notation.
         demo_teacher: teacher of the embedded task: faulty on purpose, or good.
-        preflight: check files, models and arithmetic before Ray starts.
+        preflight: what is looked at before Ray starts, and what stops the run. `stop`: errors do.
+            `strict`: warnings too. `warn`: neither. `off`: nothing is looked at but names.
     """
 
     correctness_gated: bool = True
@@ -145,7 +149,7 @@ class OpdvrOptions:
     demo: bool = False
     demo_student: str = "careless"
     demo_teacher: str = "faulty"
-    preflight: bool = True
+    preflight: str = "stop"
 
     def validate(self) -> None:
         """Raise ValueError, naming variable and option, if a value is out of its range."""
@@ -167,6 +171,7 @@ class OpdvrOptions:
         _one_of("WATCHDOG", "watchdog", self.watchdog, WATCHDOG_MODES)
         _one_of("DEMO_STUDENT", "demo_student", self.demo_student, DEMO_STUDENTS)
         _one_of("DEMO_TEACHER", "demo_teacher", self.demo_teacher, DEMO_TEACHERS)
+        preflight_mode(self.preflight)
         for variable, name, least in (
             ("TEACHER_TEMPERATURE", "teacher_temperature", 1e-6),
             ("TEACHER_DEVICES", "teacher_devices", 0),
@@ -214,6 +219,17 @@ def name_variables(message: str) -> str:
     for name in _WITH_A_VARIABLE:
         message = re.sub(rf"\b{name}=", f"{name.upper()} (opdvr.{name})=", message)
     return message
+
+
+def preflight_mode(value: str) -> str:
+    """One of PREFLIGHT_MODES; the old True and False are `stop` and `off`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    mode = _SWITCHED.get(str(value).lower(), str(value))
+    _one_of("PREFLIGHT", "preflight", mode, PREFLIGHT_MODES)
+    return mode
 
 
 def without_effect(options: OpdvrOptions) -> list[str]:

@@ -15,9 +15,15 @@ from opdvr.report.redact import redact_command
 
 RECORD = "run.json"  # what the run was started with, and whether it has finished
 LOCK = "run.lock"  # held (flock) by the process that trains; the kernel frees it on any death
-# A lost teacher comes back elsewhere, and one waits longer for the next: still the same run.
-_WHERE_TEACHERS_ARE = tuple(
-    f"opdvr.teacher_{name}=" for name in ("urls", "timeout", "patience", "max_in_flight")
+# A lost teacher comes back elsewhere, one waits longer for the next, and a run that a watchdog
+# stopped goes on without; what is checked before says nothing about it: still the same run.
+_AROUND_THE_RUN = tuple(
+    f"opdvr.{name}="
+    for name in (
+        *(f"teacher_{name}" for name in ("urls", "timeout", "patience", "max_in_flight")),
+        "watchdog",
+        "preflight",
+    )
 )
 TIME_STAMP = r"\d{8}-\d{6}"
 
@@ -59,8 +65,8 @@ def _unfinished_command(record: Path) -> str | None:
 
 
 def fingerprint(overrides: list[str]) -> str:
-    """The same for the same overrides in the same order; where teachers are does not count."""
-    overrides = [text for text in overrides if not text.lstrip("+").startswith(_WHERE_TEACHERS_ARE)]
+    """The same for the same overrides in the same order; what is around a run does not count."""
+    overrides = [text for text in overrides if not text.lstrip("+").startswith(_AROUND_THE_RUN)]
     return hashlib.sha256(json.dumps(overrides).encode()).hexdigest()
 
 

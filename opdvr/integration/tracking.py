@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import verl.utils.tracking as verl_tracking
 from omegaconf import OmegaConf
 
 from opdvr.integration.terminal import say
+from opdvr.integration.wandb_login import wandb_login
 from opdvr.integration.watchdog import Watchdog
 from opdvr.report.progress import StepLine
 from opdvr.report.run_folder import RunFolder
@@ -22,8 +22,6 @@ from opdvr.report.series import time_shares
 if TYPE_CHECKING:
     from opdvr.integration.trainer import OpdvrTrainer
 
-# Where `wandb login` saves a key, by version, unless WANDB_BASE_URL names a server of one's own.
-WANDB_HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
 VERL_TRACKING = verl_tracking.Tracking
 
 
@@ -97,16 +95,13 @@ class StepLogger(VERL_TRACKING):
 
 def _usable_wandb(backends: list[str], folder: Path) -> list[str]:
     """Never a login prompt: offline without a key, left out where it is not installed."""
-    if importlib.util.find_spec("wandb") is None:
+    login = wandb_login()
+    if not login.installed:
         say("wandb is not installed: logging to console and metrics.jsonl only")
         return [name for name in backends if name != "wandb"]
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("WANDB_DIR", str(folder))
-    netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    hosts = {*WANDB_HOSTS, os.environ.get("WANDB_BASE_URL", "").split("://")[-1].strip("/")} - {""}
-    logins = netrc.read_text(errors="replace") if netrc.is_file() else ""
-    has_key = bool(os.environ.get("WANDB_API_KEY")) or any(host in logins for host in hosts)
-    if not has_key and "WANDB_MODE" not in os.environ:
+    if not login.has_key and "WANDB_MODE" not in os.environ:
         os.environ["WANDB_MODE"] = "offline"
         say("wandb: no WANDB_API_KEY, so this run is recorded offline (`wandb sync` uploads it)")
     return backends

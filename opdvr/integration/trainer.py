@@ -34,7 +34,7 @@ from opdvr.teacher.engines import TeacherError
 ADVANTAGE_METRICS = ("mean", "max", "min")
 
 
-class OpdvrTrainer(RayPPOTrainer):
+class OpdvrTrainer(validation.RecordedValidation, RayPPOTrainer):
     """One step: generate, ask the teacher, ask the verifier, update. See docs/verl.md."""
 
     teacher_pool: TeacherPool | None = None  # engines outside verl's worker groups
@@ -166,6 +166,7 @@ class OpdvrTrainer(RayPPOTrainer):
         rewards, extra = result["reward_tensor"], result["reward_extra_info"]
         if return_dict:
             extra["truncated"] = truncated.float().tolist()
+            self._see_verdicts(extra.get("acc", rewards.sum(-1).tolist()))
             return result
         if self.options.truncated_responses == "wrong":
             rewards[truncated] = rewards[truncated].clamp(max=0.0)

@@ -33,7 +33,7 @@ LABEL_CHARS = 45
 _SOURCE_CHARS = 28
 _FEW_ENTRIES = 4
 # In the order of the stack: first what timing_s/step covers, then what comes on top of it.
-_PHASE_LABELS = {
+PHASE_LABELS = {
     "gen": "generation",
     "reward": "reward",
     "old_log_prob": "old log-prob",
@@ -42,7 +42,7 @@ _PHASE_LABELS = {
     "testing": "validation",
     "save_checkpoint": "checkpoint",
 }
-_PHASE_COLOURS = dict(zip(_PHASE_LABELS, (*PALETTE[:4], _LIGHT_GREY, *PALETTE[4:]), strict=False))
+_PHASE_COLOURS = dict(zip(PHASE_LABELS, (*PALETTE[:4], _LIGHT_GREY, *PALETTE[4:]), strict=False))
 _TRAINING_BATCH = Line("training batch", (names.CORRECT_FRAC,))
 _LENGTH = Line("mean length", (names.RESPONSE_LENGTH,))
 _TRUNCATED = Line("truncated", (names.TRUNCATED_FRAC, names.CLIP_RATIO))
@@ -195,9 +195,9 @@ def draw_seconds(axes: "Axes", runs: Sequence[Run]) -> None:
         timed = {record["step"]: phase_seconds(record) for record in run.records}
         by_run.append({step: seconds for step, seconds in timed.items() if seconds})
     present = {phase for steps in by_run for seconds in steps.values() for phase in seconds}
-    phases = [phase for phase in _PHASE_LABELS if phase in present]
+    phases = [phase for phase in PHASE_LABELS if phase in present]
     handles = [
-        sample_line(_PHASE_LABELS[phase], _PHASE_COLOURS[phase], linewidth=6) for phase in phases
+        sample_line(PHASE_LABELS[phase], _PHASE_COLOURS[phase], linewidth=6) for phase in phases
     ]
     if len(runs) == 1 and phases:
         _stack_steps(axes, by_run[0], phases)

@@ -1,5 +1,6 @@
 """Data on its way into training: long prompts, repeats, uneven batches, the row to go on from."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,11 +134,13 @@ def batch_config(prompts, responses, gpus, agents):
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_numbers():
-    with pytest.raises(ValueError, match="train_batch_size=124 .*124 responses.* over 15 data-par"):
-        check_batches(batch_config(124, 1, gpus=15, agents=1))
-    with pytest.raises(ValueError, match="train_batch_size=124 .*num_workers=15"):
-        check_batches(batch_config(124, 1, gpus=4, agents=15))
-    check_batches(batch_config(124, 15, gpus=15, agents=15))  # 1,860 = 124 * 15
+    (over_ranks,) = check_batches(batch_config(124, 1, gpus=15, agents=1))
+    assert re.search("train_batch_size=124: .*124 responses.* over 15 data-par", str(over_ranks))
+    (over_agents,) = check_batches(batch_config(124, 1, gpus=4, agents=15))
+    assert re.search("train_batch_size=124: .*num_workers=15", str(over_agents))
+    assert {over_ranks.level, over_agents.level} == {"error"}
+    fits = batch_config(124, 15, gpus=15, agents=15)  # 1,860 = 124 * 15
+    assert not list(check_batches(fits))
 
 
 class Workers:

@@ -62,7 +62,7 @@ def run_main(*overrides, cwd):
     return done.returncode, done.stderr, done.stdout.splitlines()[-1]
 
 
-def test_a_missing_model_is_one_line_before_anything_heavy(tmp_path):
+def test_what_is_missing_is_a_line_each_before_anything_heavy(tmp_path):
     code, said, heavy = run_main(
         "platform=cpu",
         "actor_rollout_ref.model.path=/no/such/dir",
@@ -71,7 +71,14 @@ def test_a_missing_model_is_one_line_before_anything_heavy(tmp_path):
         cwd=tmp_path,
     )
     assert code == 2 and heavy == "[]"
-    assert said.count("\n") == 1 and "student model folder not found: /no/such/dir" in said
+    lines = said.splitlines()  # one for everything that is missing, data files included
+    assert all(line.startswith("opdvr: ") for line in lines)
+    assert [line.split()[1] for line in lines] == [
+        "ACTOR_MODEL_PATH",
+        "TRAIN_DATASET",
+        "TEST_DATASET",
+    ]
+    assert lines[0].endswith("student model folder not found: /no/such/dir")
     assert not (tmp_path / "run").exists()
 
 

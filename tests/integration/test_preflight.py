@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import OmegaConf
 
-from opdvr.integration.preflight import run_preflight
+from opdvr.integration.preflight.checks import check_files, check_values
 from opdvr.integration.vocabulary import read_vocabulary
 
 TOKENS = ["<pad>", "<eos>", "0", "1", "2"]
@@ -98,19 +98,31 @@ def config(tmp_path):
                 "parallel_size": 1,
                 "answer_forms": "boxed",
                 "teacher_engine": "fsdp",
+                "correctness_threshold": 0.0,
             },
         }
     )
 
 
+def findings(config):
+    """What the options and the files alone give: neither machine nor model is looked at."""
+    values = list(check_values(config))
+    in_range = not any(found.level == "error" for found in values)
+    return values + list(check_files(config, in_range))
+
+
+def warnings(config):
+    found = findings(config)
+    assert all(finding.level in ("warning", "note") for finding in found), found
+    return [str(finding) for finding in found]
+
+
 def refusal(config, **changes):
     for key, value in changes.items():
         OmegaConf.update(config, key.replace("__", "."), value)
-    with pytest.raises(ValueError) as error:
-        run_preflight(config)
-    text = str(error.value)
-    assert "\n" not in text
-    return text
+    (error,) = (found for found in findings(config) if found.level == "error")
+    assert "\n" not in str(error)
+    return str(error)
 
 
 def names(text, *parts):
@@ -120,7 +132,7 @@ def names(text, *parts):
 
 
 def test_good_configuration_passes_silently(config):
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_golds_are_the_users_business_with_a_verifier_of_their_own(config, tmp_path):
@@ -132,7 +144,7 @@ def test_golds_are_the_users_business_with_a_verifier_of_their_own(config, tmp_p
     assert "ground_truth" in refusal(config)
     (tmp_path / "mine.py").write_text("def compute_score(**given):\n    return 1.0\n")
     config.custom_reward_function.path = str(tmp_path / "mine.py")
-    assert run_preflight(config) == []
+    assert warnings(config) == []
     (tmp_path / "mine.py").write_text("def compute_score(text, gold):\n    return 1.0\n")
     assert "cannot be called with data_source" in refusal(config)
 
@@ -174,7 +186,7 @@ def test_sequence_parallelism_needs_flash_attn(config):
 
 def test_grpd_needs_groups(config):
     text = refusal(config, actor_rollout_ref__rollout__n=1, opdvr__grpo_scaled=True)
-    assert names(text, "N_RESPONSES (actor_rollout_ref.rollout.n) is 1")
+    assert names(text, "N_RESPONSES (actor_rollout_ref.rollout.n): is 1")
     assert names(text, "GRPO_SCALED (opdvr.grpo_scaled)", "set N_RESPONSES to 2 or more")
 
 
@@ -186,7 +198,7 @@ def test_group_estimators_need_groups(config, estimator):
 
 def test_one_response_is_enough_for_token_rewards(config):
     config.actor_rollout_ref.rollout.n = 1
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 # Arithmetic
@@ -211,7 +223,7 @@ def test_step_splits_over_ranks(config):
     # 6 x 1 responses over 4 ranks: 1.5 each.
     text = refusal(
         config,
-        trainer__nnodes=2,
+        trainer__n_gpus_per_node=4,
         data__train_batch_size=6,
         actor_rollout_ref__actor__ppo_mini_batch_size=6,
         actor_rollout_ref__rollout__n=1,
@@ -223,20 +235,20 @@ def test_mini_batch_splits_over_ranks(config):
     # The step has 8 x 1 responses for 4 ranks, but a mini-batch of 2 does not.
     text = refusal(
         config,
-        trainer__nnodes=2,
+        trainer__n_gpus_per_node=4,
         actor_rollout_ref__actor__ppo_mini_batch_size=2,
         actor_rollout_ref__rollout__n=1,
     )
-    assert names(text, "MINI_BATCH_SIZE", "=2 times", "2 responses", "4 data-parallel ranks")
+    assert names(text, "MINI_BATCH_SIZE", "=2: times", "2 responses", "4 data-parallel ranks")
 
 
 def test_sequence_parallel_ranks_share_their_rows(config):
     # 4 devices, sequence parallel 2: 2 data-parallel ranks, so a mini-batch of 2 is enough.
-    config.trainer.nnodes = 2
+    config.trainer.n_gpus_per_node = 4
     config.actor_rollout_ref.actor.ppo_mini_batch_size = 2
     config.actor_rollout_ref.actor.ulysses_sequence_parallel_size = 2
     config.actor_rollout_ref.rollout.n = 1
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_step_splits_over_agent_workers(config):
@@ -258,7 +270,7 @@ def test_step_splits_over_agent_workers(config):
 def test_token_budget_holds_a_row(config, option, variable):
     # 16 + 32 = 48 tokens.
     text = refusal(config, **{option: 47})
-    assert names(text, f"{variable} ({option}) is 47 tokens", "a row may have 48")
+    assert names(text, f"{variable} ({option}): is 47 tokens", "a row may have 48")
     assert names(text, "MAX_PROMPT_LENGTH", "MAX_RESP_LENGTH", "set it to 48 or more")
 
 
@@ -266,7 +278,7 @@ def test_token_budget_is_shared_by_sequence_parallel_ranks(config):
     # 24 tokens on each of 2 ranks hold a row of 48; 23 do not.
     config.actor_rollout_ref.actor.ulysses_sequence_parallel_size = 2
     config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu = 24
-    assert run_preflight(config) == []
+    assert warnings(config) == []
     text = refusal(config, actor_rollout_ref__actor__ppo_max_token_len_per_gpu=23)
     assert names(text, "23 tokens on each of 2 ranks", "set it to 24 or more")
 
@@ -274,7 +286,7 @@ def test_token_budget_is_shared_by_sequence_parallel_ranks(config):
 def test_token_budget_is_free_without_dynamic_batches(config):
     config.actor_rollout_ref.actor.use_dynamic_bsz = False
     config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu = 1
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 # Sampling
@@ -286,18 +298,18 @@ def test_greedy_validation_of_several_samples(config, key, value):
     assert names(text, "VAL_TEMPERATURE (actor_rollout_ref.rollout.val_kwargs.temperature)")
     assert names(text, f"{key}", str(value), "VAL_N", "4 samples")
     config.actor_rollout_ref.rollout.val_kwargs.n = 1
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_training_at_temperature_zero(config):
     text = refusal(config, actor_rollout_ref__rollout__temperature=0)
-    assert names(text, "TEMPERATURE (actor_rollout_ref.rollout.temperature) is 0")
+    assert names(text, "TEMPERATURE (actor_rollout_ref.rollout.temperature): is 0")
 
 
 @pytest.mark.parametrize(("key", "value"), [("top_p", 0.9), ("top_k", 50)])
 def test_cut_off_training_samples_are_warned_about(config, key, value):
     config.actor_rollout_ref.rollout[key] = value
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, f"actor_rollout_ref.rollout.{key}={value}", "log-probs differ")
 
 
@@ -312,7 +324,7 @@ def test_an_adapter_needs_fsdp2_and_its_rank(config):
     config.actor_rollout_ref.model.lora_rank = 0
     config.actor_rollout_ref.actor.strategy = "fsdp2"
     text = refusal(config, **{"actor_rollout_ref.model.lora_adapter_path": "/adapter"})
-    assert names(text, "lora_adapter_path has no effect without LORA_RANK")
+    assert names(text, "lora_adapter_path: has no effect without LORA_RANK")
 
 
 @pytest.mark.parametrize("model", ["actor_rollout_ref.model", "reward_model.model"])
@@ -323,7 +335,7 @@ def test_padded_rows_on_the_model_engine(config, model):
 
 def test_verls_other_workers_are_refused(config):
     text = refusal(config, **{"trainer.use_legacy_worker_impl": "enable"})
-    assert names(text, "trainer.use_legacy_worker_impl is 'enable'", "disable")
+    assert names(text, "trainer.use_legacy_worker_impl: is 'enable'", "disable")
 
 
 # Models
@@ -351,7 +363,7 @@ def test_folder_without_model(config, tmp_path, option, variable, role):
 def test_teacher_is_not_looked_at_without_distillation(config):
     config.reward_model.enable = False
     config.reward_model.model.path = "/no/such/dir"
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 @pytest.fixture
@@ -364,7 +376,7 @@ def hub_cache(monkeypatch, tmp_path):
 
 def test_hub_name_is_left_alone(config, hub_cache):
     config.actor_rollout_ref.model.path = "Qwen/Qwen3-4B"
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, "ACTOR_MODEL_PATH", "Qwen/Qwen3-4B is not in the local hub cache")
 
 
@@ -405,12 +417,12 @@ def test_token_that_the_teacher_lacks(config, tmp_path):
 
 def test_larger_teacher_vocabulary_is_fine(config, tmp_path):
     config.reward_model.model.path = make_model(tmp_path / "more", added=["<think>"], vocab_size=5)
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_other_padding_is_a_note(config, tmp_path):
     config.reward_model.model.path = make_model(tmp_path / "padded", vocab_size=8)
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, "vocab_size is 8, the student's 5", "the 5 tokens agree")
 
 
@@ -431,7 +443,7 @@ def test_model_without_a_readable_tokenizer_is_a_warning(config, tmp_path):
     folder = make_model(tmp_path / "sentencepiece")
     (tmp_path / "sentencepiece" / "tokenizer.json").unlink()
     config.reward_model.model.path = folder
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, "REWARD_MODEL_PATH", "vocabularies were not compared")
 
 
@@ -471,15 +483,15 @@ def test_same_map_as_the_tokenizer_library(tmp_path):
 @pytest.mark.parametrize(("option", "variable", "role"), MODELS)
 def test_short_context_is_warned_about(config, tmp_path, option, variable, role):
     OmegaConf.update(config, option, make_model(tmp_path / "short", positions=47))
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, variable, "max_position_embeddings is 47", "MAX_RESP_LENGTH", "is 48")
     OmegaConf.update(config, option, make_model(tmp_path / "just enough", positions=48))
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_long_validation_is_warned_about_for_the_student_only(config):
     config.opdvr.max_val_response_length = 49  # 16 + 49 = 65, one over the 64 of both models
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, "ACTOR_MODEL_PATH", "MAX_VAL_RESP_LENGTH", "is 65")
 
 
@@ -494,7 +506,7 @@ def test_long_validation_is_warned_about_for_the_student_only(config):
 def test_data_sets(config, tmp_path, option, variable, wrap):
     pq.write_table(pa.table({"problem": ["q"]}), tmp_path / "raw.parquet")
     text = refusal(config, **{option: wrap(str(tmp_path / "raw.parquet"))})
-    assert names(text, f"{variable} ({option})", "raw.parquet lacks the columns")
+    assert names(text, f"{variable} ({option})", "raw.parquet: lacks the columns")
 
 
 def test_fewer_rows_than_a_step(config):
@@ -504,21 +516,25 @@ def test_fewer_rows_than_a_step(config):
 
 def test_training_on_test_problems_is_warned_about(config):
     config.data.val_files = config.data.train_files
-    (warning,) = run_preflight(config)
+    (warning,) = warnings(config)
     assert names(warning, "TRAIN_DATASET (data.train_files): 8 of 8 distinct prompts")
     assert names(warning, f"opdvr data check {config.data.train_files}")
 
 
 def test_prompts_for_another_form_are_fine_where_it_counts(config, tmp_path):
     rows = pq.read_table(config.data.train_files).to_pylist()
+    config.data.train_files = str(tmp_path / "form.parquet")
     for row in rows:
         row["prompt"][0]["content"] += " Answer: $Answer"
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "form.parquet")
-    config.data.train_files = str(tmp_path / "form.parquet")
-    (warning,) = run_preflight(config)
-    assert names(warning, "TRAIN_DATASET", "8 of 8 prompts ask for 'Answer:'", "ANSWER_FORMS=any")
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "form.parquet")
+        if row is not rows[-1]:  # one row at least can be right
+            (warning,) = warnings(config)
+            assert names(warning, "TRAIN_DATASET", "of 8 prompts ask for 'Answer:'")
+    text = refusal(config)
+    assert names(text, "TRAIN_DATASET", "8 of 8 prompts ask for 'Answer:'", "ANSWER_FORMS=any")
+    assert names(text, "every response counts as wrong")
     config.opdvr.answer_forms = "any"
-    assert run_preflight(config) == []
+    assert warnings(config) == []
 
 
 def test_missing_default_files_name_what_makes_them(config):
@@ -550,4 +566,4 @@ def test_the_composed_configuration_has_every_option_that_is_read(config, tmp_pa
             "actor_rollout_ref.actor.ppo_mini_batch_size=8",
         ]
     )
-    assert run_preflight(composed) == []
+    assert warnings(composed) == []

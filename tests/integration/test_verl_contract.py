@@ -38,6 +38,11 @@ SIGNATURES = {
     ),
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._compute_old_log_prob": "self batch",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._update_actor": "self batch",
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate": "self",
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._get_gen_batch": "self batch",
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._maybe_log_val_generations": (
+        "self inputs outputs scores"
+    ),
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint": "self",
     "verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint": "self",
     "verl.trainer.ppo.core_algos:register_adv_est": "name_or_enum",
@@ -139,6 +144,15 @@ SOURCE = {
         'reduce_metrics(actor_output.meta_info["metrics"])',
         "metrics.update(compute_data_metrics(batch=batch",
         "current_epoch = self.global_steps // len(self.train_dataloader)",
+        # a watchdog raises where a step is logged: saved by then, and not yet counted up
+        "logger.log(data=metrics, step=self.global_steps)\n\n"
+        "                progress_bar.update(1)\n                self.global_steps += 1",
+    ],
+    # a validation's record: asked, judged and logged in one order
+    "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate": [
+        "test_gen_batch = self._get_gen_batch(test_batch)",
+        "self._compute_or_extract_reward(test_batch, reward_fn=self.val_reward_fn",
+        "inputs=sample_inputs, outputs=sample_outputs, scores=sample_scores",
     ],
     # run names its trainer by a module global
     "verl.trainer.main_ppo:TaskRunner.run": ["trainer = RayPPOTrainer(", "trainer.fit()"],

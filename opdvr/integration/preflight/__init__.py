@@ -1,5 +1,6 @@
 """What is looked at before a training starts: findings, each with its place, reason and remedy."""
 
-from opdvr.integration.preflight.configuration import run_preflight
+from opdvr.integration.preflight.checks import Report, look, refuse, summary
+from opdvr.integration.preflight.finding import Finding, Refusal
 
-__all__ = ["run_preflight"]
+__all__ = ["Finding", "Refusal", "Report", "look", "refuse", "summary"]

@@ -1,67 +1,76 @@
-"""Everything about a configuration that can be refused before Ray starts and a model loads.
-
-Reads files and arithmetic only: neither torch, transformers, vllm nor verl is imported.
-"""
+"""The options against each other, as far as arithmetic goes: no file is read, nothing imported."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from omegaconf import DictConfig
 
-from opdvr.data.schema import check_files, overlap_warning
 from opdvr.data.wording import how_many
-from opdvr.integration.config import OWN_VERIFIER_PATH
-from opdvr.integration.preflight.models import ModelOption, check_models, find_model
-from opdvr.integration.preflight.ranges import check_custom_verifier, check_ranges
-from opdvr.integration.teacher_settings import has_own_engine, teacher_settings
-from opdvr.integration.vocabulary import read_vocabulary
-from opdvr.teacher.engines import Wanted
-from opdvr.verifier.extract import BOXED
+from opdvr.integration.options import OpdvrOptions, without_effect
+from opdvr.integration.preflight.finding import Finding, error, warning
+from opdvr.integration.teacher_settings import UNNAMED_TEACHER, has_own_engine, loads_weights
 
 GROUP_ESTIMATORS = ("grpo", "token_grpo", "token_reward_direct_plus_grpo")
 
-# How messages name an option: the launchers' variable, then the option itself.
-TRAIN_DATASET = "TRAIN_DATASET (data.train_files)"
-TEST_DATASET = "TEST_DATASET (data.val_files)"
+# How findings name an option: the launchers' variable, then the option itself.
 MINI_BATCH_SIZE = "MINI_BATCH_SIZE (actor_rollout_ref.actor.ppo_mini_batch_size)"
 N_RESPONSES = "N_RESPONSES (actor_rollout_ref.rollout.n)"
 PARALLEL_SIZE = "PARALLEL_SIZE (opdvr.parallel_size)"
 NGPUS_PER_NODE = "NGPUS_PER_NODE (trainer.n_gpus_per_node)"
-VAL_TEMPERATURE = "VAL_TEMPERATURE (actor_rollout_ref.rollout.val_kwargs.temperature)"
+NNODES = "NNODES (trainer.nnodes)"
 TEMPERATURE = "TEMPERATURE (actor_rollout_ref.rollout.temperature)"
+LORA_RANK = "LORA_RANK (actor_rollout_ref.model.lora_rank)"
+MAX_PROMPT_LENGTH = "MAX_PROMPT_LENGTH (data.max_prompt_length)"
+MAX_RESP_LENGTH = "MAX_RESP_LENGTH (data.max_response_length)"
 
 
-def run_preflight(config: DictConfig) -> list[str]:
-    """Check a composed configuration: options against each other, then models, then data.
-
-    Args:
-        config: verl's ppo_trainer configuration with our `opdvr` group, interpolations resolvable.
-
-    Returns:
-        Warnings, one line each.
-
-    Raises:
-        ValueError: one line that names the environment variable, the option and the remedy.
-    """
-    check_ranges(config)
-    check_custom_verifier(config)
-    check_groups(config)
-    check_parallel_sizes(config)
-    check_batches(config)
-    check_token_budgets(config)
-    check_packing(config)
-    check_adapter(config)
-    warnings = list(check_sampling(config))
-    warnings += check_models(config)
-    data_warnings, sources = check_data(config)
-    warnings += data_warnings
-    if config.reward_model.enable and config.opdvr.teacher_engine == "server":
-        warnings += check_teacher_servers(config, sources)
-    return warnings
+def check_names(config: DictConfig) -> Iterator[Finding]:
+    """A teacher that was never named, a cluster that was never joined: known without a look."""
+    if teacher_is_unnamed(config):
+        yield error(
+            "REWARD_MODEL_PATH (reward_model.model.path)",
+            "is not set",
+            remedy="name the teacher's folder or hub name, or run grpo.sh, which has none",
+        )
+    if config.trainer.nnodes > 1 and not os.environ.get("RAY_ADDRESS"):
+        yield error(
+            NNODES,
+            f"{config.trainer.nnodes} nodes, which needs a Ray cluster over these",
+            remedy="set RAY_ADDRESS to its address",
+        )
 
 
-def check_groups(config: DictConfig) -> None:
+def teacher_is_unnamed(config: DictConfig) -> bool:
+    """Whether the run would load the teacher of the default configuration, which is a mere name."""
+    teacher = str(config.reward_model.model.path)
+    return loads_weights(config) and teacher == UNNAMED_TEACHER and not Path(teacher).exists()
+
+
+def check_effects(config: DictConfig) -> Iterator[Finding]:
+    """A warning for every option of ours that was set and is not read."""
+    for line in without_effect(OpdvrOptions(**config.opdvr)):
+        option, _, rest = line.partition(" has no effect ")
+        yield warning(option, f"has no effect {rest}", remedy="leave it out, or set that")
+
+
+def check_options(config: DictConfig) -> Iterator[Finding]:
+    """What the values of several options, each in its range, come to together."""
+    for check in (
+        check_groups,
+        check_parallel_sizes,
+        check_batches,
+        check_token_budgets,
+        check_packing,
+        check_adapter,
+        check_sampling,
+    ):
+        yield from check(config)
+
+
+def check_groups(config: DictConfig) -> Iterator[Finding]:
     """Methods that compare the responses of one prompt need at least two."""
     n_responses = config.actor_rollout_ref.rollout.n
     if n_responses >= 2:
@@ -73,69 +82,82 @@ def check_groups(config: DictConfig) -> None:
         method = f"ADV_ESTIMATOR={estimator} (algorithm.adv_estimator)"
     else:
         return
-    raise ValueError(
-        f"{N_RESPONSES} is {n_responses}, but {method} compares the responses of one prompt; "
-        "set N_RESPONSES to 2 or more"
+    yield error(
+        N_RESPONSES,
+        f"is {n_responses}, but {method} compares the responses of one prompt",
+        remedy="set N_RESPONSES to 2 or more",
     )
 
 
-def check_parallel_sizes(config: DictConfig) -> None:
+def check_parallel_sizes(config: DictConfig) -> Iterator[Finding]:
     """Tensor and sequence parallel groups must divide the processes of the run."""
-    n_gpus = _n_gpus(config)
+    n_gpus = count_devices(config)
+    sequence_parallel = sequence_parallel_size(config)
     sizes = {
         "actor_rollout_ref.rollout.tensor_model_parallel_size": (
             config.actor_rollout_ref.rollout.tensor_model_parallel_size
         ),
-        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": _sequence_parallel_size(config),
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size": sequence_parallel,
     }
     for option, size in sizes.items():
         if n_gpus % size:
-            raise ValueError(
-                f"{PARALLEL_SIZE} gives {option}={size}, which does not divide the {n_gpus} "
-                f"devices of {NGPUS_PER_NODE} times trainer.nnodes; use a divisor of {n_gpus}"
+            yield error(
+                PARALLEL_SIZE,
+                f"gives {option}={size}, which does not divide the {how_many(n_gpus, 'device')} of "
+                f"{NGPUS_PER_NODE} times trainer.nnodes",
+                remedy=f"use a divisor of {n_gpus}",
             )
     attention = config.actor_rollout_ref.model.override_config.get("attn_implementation")
-    if _sequence_parallel_size(config) > 1 and attention != "flash_attention_2":
-        raise ValueError(
-            f"{PARALLEL_SIZE} above 1 splits sequences over devices, which verl does inside "
-            f"flash-attn only, but attention runs on {attention}; install flash-attn, or set "
-            "PARALLEL_SIZE=1"
+    if sequence_parallel > 1 and attention != "flash_attention_2":
+        yield error(
+            PARALLEL_SIZE,
+            f"is {sequence_parallel}, and attention runs on {attention}",
+            "verl splits sequences over devices inside flash-attn only",
+            "install flash-attn, or set PARALLEL_SIZE=1",
         )
 
 
-def check_batches(config: DictConfig) -> None:
+def check_batches(config: DictConfig) -> Iterator[Finding]:
     """A step must split into whole mini-batches, and each into equal parts for every rank."""
     rollout = config.actor_rollout_ref.rollout
     prompts = config.data.train_batch_size
     mini_batch = config.actor_rollout_ref.actor.ppo_mini_batch_size
     if prompts % mini_batch:
-        raise ValueError(
-            f"data.train_batch_size={prompts} is no multiple of {MINI_BATCH_SIZE}={mini_batch}; "
-            "make it one (by default it is MINI_BATCH_SIZE times PARALLEL_SIZE)"
+        yield error(
+            f"data.train_batch_size={prompts}",
+            f"is no multiple of {MINI_BATCH_SIZE}={mini_batch}",
+            remedy="make it one (by default it is MINI_BATCH_SIZE times PARALLEL_SIZE)",
         )
-    ranks = _n_gpus(config) // _sequence_parallel_size(config)
-    for option, size in (("data.train_batch_size", prompts), (MINI_BATCH_SIZE, mini_batch)):
+    ranks = count_devices(config) // sequence_parallel_size(config)
+    sizes = {"data.train_batch_size": prompts, MINI_BATCH_SIZE: mini_batch}
+    for option, size in sizes.items():
         responses = size * rollout.n
-        if responses % ranks:
-            raise ValueError(
-                f"{option}={size} times {N_RESPONSES}={rollout.n} is {responses} responses, which "
-                f"do not split evenly over {ranks} data-parallel ranks ({NGPUS_PER_NODE} times "
-                f"trainer.nnodes, over {PARALLEL_SIZE}); make the product a multiple of {ranks}"
+        if ranks and responses % ranks:
+            yield error(
+                f"{option}={size}",
+                f"times {N_RESPONSES}={rollout.n} is {responses} responses, which do not split "
+                f"evenly over {ranks} data-parallel ranks ({NGPUS_PER_NODE} times trainer.nnodes, "
+                f"over {PARALLEL_SIZE})",
+                remedy=f"make the product a multiple of {ranks}",
             )
+            break  # a mini-batch that is the whole step would say it again
     agents = rollout.agent.num_workers
     if prompts * rollout.n % agents:
-        raise ValueError(
-            f"data.train_batch_size={prompts} times {N_RESPONSES}={rollout.n} is no multiple of "
-            f"actor_rollout_ref.rollout.agent.num_workers={agents}; change MINI_BATCH_SIZE or that"
+        yield error(
+            f"data.train_batch_size={prompts}",
+            f"times {N_RESPONSES}={rollout.n} is no multiple of "
+            f"actor_rollout_ref.rollout.agent.num_workers={agents}",
+            remedy="change MINI_BATCH_SIZE or that",
         )
 
 
-def check_token_budgets(config: DictConfig) -> None:
+def check_token_budgets(config: DictConfig) -> Iterator[Finding]:
     """Where micro-batches are cut by tokens, one must hold the longest row there can be."""
-    longest = config.data.max_prompt_length + config.data.max_response_length
+    prompt, response = config.data.max_prompt_length, config.data.max_response_length
+    longest = prompt + response
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     teacher = config.reward_model
-    student_ranks = _sequence_parallel_size(config)
+    student_ranks = sequence_parallel_size(config)
     log_prob = "LOG_PROB_MAX_TOKEN_LEN_PER_GPU"
     budgets = [
         (
@@ -160,59 +182,58 @@ def check_token_budgets(config: DictConfig) -> None:
     for used, option, tokens, ranks in budgets:
         if used and tokens * ranks < longest:
             over = f" on each of {ranks} ranks" if ranks > 1 else ""
-            raise ValueError(
-                f"{option} is {tokens} tokens{over}, but a row may have {longest}: "
-                f"MAX_PROMPT_LENGTH (data.max_prompt_length) {config.data.max_prompt_length} plus "
-                f"MAX_RESP_LENGTH (data.max_response_length) {config.data.max_response_length}; "
-                f"set it to {-(-longest // ranks)} or more"
+            yield error(
+                option,
+                f"is {tokens} tokens{over}, but a row may have {longest}: {MAX_PROMPT_LENGTH} "
+                f"{prompt} plus {MAX_RESP_LENGTH} {response}",
+                remedy=f"set it to {-(-longest // ranks)} or more",
             )
 
 
-def check_packing(config: DictConfig) -> None:
+def check_packing(config: DictConfig) -> Iterator[Finding]:
     """verl's model engine masks attention by the response mask unless rows are packed."""
     models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
     if config.reward_model.enable and not has_own_engine(config):
         models["reward_model.model"] = config.reward_model.model
     for option, model in models.items():
         if not model.use_remove_padding:
-            raise ValueError(
-                f"{option}.use_remove_padding=False gives wrong log-probs on verl's model engine "
-                f"(trainer.use_legacy_worker_impl=disable); set {option}.use_remove_padding=True"
+            yield error(
+                f"{option}.use_remove_padding=False",
+                "gives wrong log-probs on verl's model engine "
+                "(trainer.use_legacy_worker_impl=disable)",
+                remedy=f"set {option}.use_remove_padding=True",
             )
 
 
-def check_adapter(config: DictConfig) -> None:
+def check_adapter(config: DictConfig) -> Iterator[Finding]:
     """LoRA's weights are merged from FSDP2's tensors; an adapter to go on with needs its rank."""
     model, strategy = config.actor_rollout_ref.model, config.actor_rollout_ref.actor.strategy
     if model.lora_rank and strategy != "fsdp2":
-        raise ValueError(
-            f"LORA_RANK (actor_rollout_ref.model.lora_rank) needs FSDP2, but "
-            f"actor_rollout_ref.actor.strategy is {strategy}; use fsdp2"
+        yield error(
+            LORA_RANK,
+            f"needs FSDP2, but actor_rollout_ref.actor.strategy is {strategy}",
+            remedy="use fsdp2",
         )
     if model.lora_adapter_path and not model.lora_rank:
-        raise ValueError(
-            "actor_rollout_ref.model.lora_adapter_path has no effect without LORA_RANK "
-            "(actor_rollout_ref.model.lora_rank); set it to the adapter's rank"
+        yield error(
+            "actor_rollout_ref.model.lora_adapter_path",
+            f"has no effect without {LORA_RANK}",
+            remedy="set it to the adapter's rank",
         )
 
 
-def check_sampling(config: DictConfig) -> Iterator[str]:
-    """Temperatures that make no sense are refused; cut-off sampling in training is warned about."""
+def check_sampling(config: DictConfig) -> Iterator[Finding]:
+    """Validation samples that would be copies; a warning for cut-off sampling in training."""
     rollout = config.actor_rollout_ref.rollout
     validation = rollout.val_kwargs
-    if rollout.temperature <= 0:
-        raise ValueError(
-            f"{TEMPERATURE} is {rollout.temperature}; training samples need one above 0"
-        )
     if validation.n > 1 and (validation.temperature <= 0 or not validation.do_sample):
-        greedy = (
-            f"{VAL_TEMPERATURE} is {validation.temperature} and "
-            f"actor_rollout_ref.rollout.val_kwargs.do_sample is {validation.do_sample}"
-        )
-        raise ValueError(
-            f"{greedy}, so the {validation.n} samples of a prompt in validation (VAL_N, "
-            "actor_rollout_ref.rollout.val_kwargs.n) would be copies; set do_sample=True and "
-            "VAL_TEMPERATURE above 0, or VAL_N=1"
+        yield error(
+            "VAL_N (actor_rollout_ref.rollout.val_kwargs.n)",
+            f"is {validation.n}, but VAL_TEMPERATURE (actor_rollout_ref.rollout.val_kwargs."
+            f"temperature) is {validation.temperature} and actor_rollout_ref.rollout.val_kwargs."
+            f"do_sample is {validation.do_sample}",
+            f"the {validation.n} samples of a prompt in validation would be copies",
+            "set do_sample=True and VAL_TEMPERATURE above 0, or VAL_N=1",
         )
     cuts = []
     if rollout.top_p < 1:
@@ -220,61 +241,20 @@ def check_sampling(config: DictConfig) -> Iterator[str]:
     if rollout.top_k > 0:
         cuts.append(f"actor_rollout_ref.rollout.top_k={rollout.top_k}")
     if cuts:
-        yield (
-            f"{' and '.join(cuts)}: training samples come from a cut-off distribution, so the "
-            "rollout's log-probs differ from the trainer's, which are over the whole vocabulary"
+        yield warning(
+            " and ".join(cuts),
+            "training samples come from a cut-off distribution",
+            "the rollout's log-probs differ from the trainer's, which are over the whole "
+            "vocabulary",
+            "set top_p=1 and top_k=-1",
         )
 
 
-def check_data(config: DictConfig) -> tuple[list[str], set[str]]:
-    """Columns, prompts and gold answers of both data sets; enough rows; what stands in both.
-
-    Returns:
-        Warnings, and the data sources of the training rows (empty where a file is remote).
-    """
-    train, test = (
-        check_files(
-            [files] if isinstance(files, str) else list(files),
-            option,
-            prompt_key=config.data.prompt_key,
-            reward_fn_key=config.data.reward_fn_key,
-            own_verifier=config.custom_reward_function.path == OWN_VERIFIER_PATH,
-            boxes_only=config.opdvr.answer_forms == BOXED,
-        )
-        for option, files in (
-            (TRAIN_DATASET, config.data.train_files),
-            (TEST_DATASET, config.data.val_files),
-        )
-    )
-    if 0 < train.rows < config.data.train_batch_size:
-        raise ValueError(
-            f"{TRAIN_DATASET} has {how_many(train.rows, 'row')}, fewer than one step takes: "
-            f"data.train_batch_size={config.data.train_batch_size}; lower {MINI_BATCH_SIZE}"
-        )
-    overlap = overlap_warning(train, TRAIN_DATASET, test)
-    remote = not train.files
-    warnings = train.warnings + test.warnings + ([overlap] if overlap else [])
-    return warnings, set() if remote else train.sources
-
-
-def check_teacher_servers(config: DictConfig, sources: set[str]) -> list[str]:
-    """Every server of TEACHER_URLS answers, with the right model, length and tokenizer."""
-    from opdvr.teacher.server_check import check_servers
-
-    settings, options = teacher_settings(config), config.opdvr
-    student = config.actor_rollout_ref.model
-    source = student.tokenizer_path or student.path
-    folder = find_model(
-        ModelOption("student", "ACTOR_MODEL_PATH", "actor_rollout_ref.model.path", source)
-    )
-    tokens = read_vocabulary(folder) if folder and options.log_prob_top_k else None
-    wanted = Wanted(options.log_prob_top_k, vocabulary=max(tokens) + 1 if tokens else None)
-    return check_servers(settings, wanted, sources, folder)
-
-
-def _n_gpus(config: DictConfig) -> int:
+def count_devices(config: DictConfig) -> int:
+    """Processes of the student over all nodes."""
     return config.trainer.n_gpus_per_node * config.trainer.nnodes
 
 
-def _sequence_parallel_size(config: DictConfig) -> int:
+def sequence_parallel_size(config: DictConfig) -> int:
+    """Ranks that one row is spread over."""
     return config.actor_rollout_ref.actor.ulysses_sequence_parallel_size

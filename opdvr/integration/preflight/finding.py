@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 ERROR, WARNING, NOTE = LEVELS = ("error", "warning", "note")
 
@@ -34,3 +35,24 @@ class Finding:
         """One line."""
         text = "; ".join(part for part in (self.what, self.why, self.remedy) if part)
         return " ".join(f"{self.where}: {text}".split())
+
+
+class Refusal(ValueError):
+    """Errors among the findings: nothing may be started.
+
+    Attributes:
+        findings: the errors (with `opdvr.preflight=strict` the warnings too), one line each in
+            `str()`.
+    """
+
+    def __init__(self, findings: list[Finding]):
+        super().__init__("\n".join(map(str, findings)))
+        self.findings = findings
+
+
+error, warning, note = (partial(Finding, level) for level in LEVELS)
+
+
+def from_message(level: str, where: str, message: str) -> Finding:
+    """A line of another part of the program as a finding about `where`, which it may begin with."""
+    return Finding(level, where, message.removeprefix(where).lstrip(": "))

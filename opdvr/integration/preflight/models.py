@@ -9,6 +9,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from opdvr.integration.preflight.configuration import teacher_is_unnamed
+from opdvr.integration.preflight.finding import Finding, Refusal, error, note, warning
 from opdvr.integration.teacher_settings import loads_weights
 from opdvr.integration.vocabulary import read_json, read_vocabulary
 
@@ -28,62 +30,85 @@ class ModelOption:
         return f"{self.variable} ({self.option})"
 
 
-def check_models(config: DictConfig) -> list[str]:
+def student_option(config: DictConfig) -> ModelOption:
+    """The student."""
+    option = "actor_rollout_ref.model.path"
+    return ModelOption(
+        "student", "ACTOR_MODEL_PATH", option, str(config.actor_rollout_ref.model.path)
+    )
+
+
+def teacher_option(config: DictConfig) -> ModelOption | None:
+    """The teacher whose weights this run loads; None where it loads none, or none was named."""
+    if not loads_weights(config) or teacher_is_unnamed(config):
+        return None
+    path = str(config.reward_model.model.path)
+    return ModelOption("teacher", "REWARD_MODEL_PATH", "reward_model.model.path", path)
+
+
+def check_models(config: DictConfig, with_lengths: bool = True) -> Iterator[Finding]:
     """Folders, vocabularies and context lengths of the student and, if it is loaded, the teacher.
 
-    Returns:
-        Warnings, one line each. Models that are neither a folder nor in the hub's cache are left to
-        the run, with a warning.
+    A model that is neither a folder nor in the hub's cache is left to the run, with a warning.
 
-    Raises:
-        ValueError: a folder is missing or holds no model; the vocabularies disagree.
+    Args:
+        config: the composed configuration.
+        with_lengths: whether the limits of prompts and responses can be computed with.
     """
-    student = ModelOption(
-        "student",
-        "ACTOR_MODEL_PATH",
-        "actor_rollout_ref.model.path",
-        config.actor_rollout_ref.model.path,
-    )
-    models = [student]
-    if loads_weights(config):
-        path = config.reward_model.model.path
-        models.append(ModelOption("teacher", "REWARD_MODEL_PATH", "reward_model.model.path", path))
-    warnings, folders = [], []
-    for model in models:
-        folder = find_model(model)
+    student = student_option(config)
+    folders = []
+    for model in filter(None, (student, teacher_option(config))):
+        try:
+            folder = find_model(model)
+        except Refusal as refusal:
+            yield from refusal.findings
+            continue
         if folder is None:
-            warnings.append(
-                f"{model}: {model.path} is not in the local hub cache; its vocabulary and context "
-                "length were not checked"
+            yield warning(
+                str(model),
+                f"{model.path} is not in the local hub cache",
+                "its vocabulary and context length were not checked",
+                "download the model first, or give a folder",
             )
-        else:
-            folders.append((model, folder))
-            warnings += check_context(model, folder, config)
-    if folders and folders[0][0] is student:
+            continue
+        try:
+            yield from check_context(model, folder, config) if with_lengths else ()
+        except ValueError as damaged:
+            yield error(str(model), str(damaged), remedy="get or save the model anew")
+            continue
+        folders.append((model, folder))
+    if folders and folders[0][0] == student:
         tokenizer = config.actor_rollout_ref.model.tokenizer_path
         source = Path(tokenizer).expanduser() if tokenizer else folders[0][1]
-        warnings += check_vocabularies(folders, source)
-    return warnings
+        try:
+            yield from check_vocabularies(folders, source)
+        except ValueError as damaged:
+            yield error("the tokenizers", str(damaged), remedy="get or save the model anew")
 
 
 def find_model(model: ModelOption) -> Path | None:
     """The model's folder, or None for a hub name that has to be downloaded first.
 
     Raises:
-        ValueError: a path that does not exist or holds no config.json; with HF_HUB_OFFLINE also a
+        Refusal: a path that does not exist or holds no config.json; with HF_HUB_OFFLINE also a
             hub name that is not in the cache.
     """
     path = Path(model.path).expanduser()
     if not path.exists():
         if _looks_local(model.path):
-            raise ValueError(f"{model}: {model.role} model folder not found: {model.path}")
+            raise Refusal([error(str(model), f"{model.role} model folder not found: {model.path}")])
         if "://" in model.path:
             return None
         folder = _cached_snapshot(model.path)
         if folder is None and _offline():
-            raise ValueError(
-                f"{model}: {model.path} is not in the local hub cache, and HF_HUB_OFFLINE is set; "
-                "give a folder, or download the model first"
+            raise Refusal(
+                [
+                    error(
+                        str(model),
+                        f"{model.path} is not in the local hub cache, and HF_HUB_OFFLINE is set",
+                        remedy="give a folder, or download the model first",
+                    )
+                ]
             )
         return folder
     if not (path / "config.json").is_file():
@@ -94,15 +119,14 @@ def find_model(model: ModelOption) -> Path | None:
             if inside
             else ("give the folder that holds config.json and the weights")
         )
-        raise ValueError(
-            f"{model}: {model.role} model folder has no config.json: {model.path}; {remedy}"
-        )
+        what = f"{model.role} model folder has no config.json: {model.path}"
+        raise Refusal([error(str(model), what, remedy=remedy)])
     return path
 
 
-def check_context(model: ModelOption, folder: Path, config: DictConfig) -> Iterator[str]:
+def check_context(model: ModelOption, folder: Path, config: DictConfig) -> Iterator[Finding]:
     """Warn where the longest prompt and response exceed what the model was made for."""
-    limit = _text_config(folder).get("max_position_embeddings")
+    limit = text_config(folder).get("max_position_embeddings")
     responses = {"MAX_RESP_LENGTH (data.max_response_length)": config.data.max_response_length}
     in_validation = config.opdvr.max_val_response_length
     if in_validation is not None and model.role == "student":  # the teacher sees no validation
@@ -110,58 +134,78 @@ def check_context(model: ModelOption, folder: Path, config: DictConfig) -> Itera
     for option, response in responses.items():
         longest = config.data.max_prompt_length + response
         if limit is not None and limit < longest:
-            yield (
-                f"{model}: max_position_embeddings is {limit}, but MAX_PROMPT_LENGTH "
-                f"(data.max_prompt_length) plus {option} is {longest}"
+            yield warning(
+                str(model),
+                f"max_position_embeddings is {limit}, but MAX_PROMPT_LENGTH "
+                f"(data.max_prompt_length) plus {option} is {longest}",
+                "beyond it the model was not trained, and vLLM may refuse to start",
+                f"lower them to {limit} together",
             )
 
 
 def check_vocabularies(
     folders: list[tuple[ModelOption, Path]], student_tokenizer: Path
-) -> list[str]:
+) -> Iterator[Finding]:
     """Every id that the student may sample must mean the same text to the teacher.
+
+    The first id at which the two differ is an error, and so is a model with fewer logits than the
+    student has tokens.
 
     Args:
         folders: the student's folder first, then the teacher's if there is one.
         student_tokenizer: where the student's tokenizer is.
 
     Raises:
-        ValueError: naming the first id at which the two differ, or a model with fewer logits than
-            the student has tokens.
+        ValueError: a file is damaged.
     """
     tokens = read_vocabulary(student_tokenizer)
     if tokens is None:
-        return [f"{folders[0][0]}: no tokenizer.json or vocab.json; vocabularies were not compared"]
+        yield _not_compared(folders[0][0])
+        return
     length = max(tokens) + 1
-    widths = {}
-    for model, folder in folders:
-        width = _text_config(folder).get("vocab_size")
+    widths = {model.role: text_config(folder).get("vocab_size") for model, folder in folders}
+    for model, _ in folders:
+        width = widths[model.role]
         if width is not None and width < length:
-            raise ValueError(
-                f"{model}: the {model.role} has vocab_size={width}, but the student's tokenizer "
-                f"has {length} tokens; ids from {width} on have no logit there"
+            yield error(
+                str(model),
+                f"the {model.role} has vocab_size={width}, but the student's tokenizer has "
+                f"{length} tokens",
+                f"ids from {width} on have no logit there",
+                "use a model and a tokenizer that belong together",
             )
-        widths[model.role] = width
     if len(folders) < 2:
-        return []
+        return
     teacher, teacher_folder = folders[1]
     teacher_tokens = read_vocabulary(teacher_folder)
     if teacher_tokens is None:
-        return [f"{teacher}: no tokenizer.json or vocab.json; vocabularies were not compared"]
+        yield _not_compared(teacher)
+        return
     for token_id in range(length):
         ours, theirs = tokens.get(token_id), teacher_tokens.get(token_id)
         if ours is not None and ours != theirs:
-            raise ValueError(
-                f"{teacher}: refused: sampled ids mean other text in the teacher: id {token_id} is "
-                f"{ours!r} in the student and {_shown(theirs)} in the teacher; "
-                "use a teacher with the student's tokenizer"
+            yield error(
+                str(teacher),
+                "refused: sampled ids mean other text in the teacher: id "
+                f"{token_id} is {ours!r} in the student and {_shown(theirs)} in the teacher",
+                remedy="use a teacher with the student's tokenizer",
             )
+            return
     if widths["student"] != widths["teacher"]:
-        return [
-            f"{teacher}: vocab_size is {widths['teacher']}, the student's {widths['student']}; the "
-            f"{length} tokens agree, the rest is padding"
-        ]
-    return []
+        yield note(
+            str(teacher),
+            f"vocab_size is {widths['teacher']}, the student's {widths['student']}",
+            f"the {length} tokens agree, the rest is padding",
+        )
+
+
+def _not_compared(model: ModelOption) -> Finding:
+    return warning(
+        str(model),
+        "no tokenizer.json or vocab.json",
+        "vocabularies were not compared",
+        "save the tokenizer with transformers' save_pretrained, which writes tokenizer.json",
+    )
 
 
 def _shown(token: str | None) -> str:
@@ -190,7 +234,7 @@ def _cached_snapshot(name: str) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
-def _text_config(folder: Path) -> dict:
+def text_config(folder: Path) -> dict:
     """The language model's part of config.json (nested in models that also see or hear)."""
     config = read_json(folder / "config.json")
     return config.get("text_config", config)

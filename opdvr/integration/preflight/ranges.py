@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
-from opdvr.integration.config import OWN_VERIFIER_PATH
-from opdvr.verifier.custom import load_verifier
+from opdvr.integration.preflight.finding import Finding, error
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor"
@@ -51,38 +51,19 @@ CHOICES = (
 )
 
 
-def check_ranges(config: DictConfig) -> None:
-    """Raise ValueError, in one line, for the first value outside its range."""
+def check_ranges(config: DictConfig) -> Iterator[Finding]:
+    """An error for every value outside its range."""
     for option, variable, least, greatest in RANGES:
         value = OmegaConf.select(config, option)
         if value is None:
             continue
-        name = f"{variable} ({option})" if variable else option
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= greatest:
             wanted = f"{least:g} or more" if math.isinf(greatest) else f"{least:g} to {greatest:g}"
-            raise ValueError(f"{name} is {value}; it must be a number, {wanted}")
+            name = f"{variable} ({option})" if variable else option
+            yield error(name, f"is {value}", remedy=f"it must be a number, {wanted}")
     for option, allowed in CHOICES:
         value = OmegaConf.select(config, option)
         if value is not None and value not in allowed:
-            raise ValueError(f"{option} is {value!r}; it must be one of {allowed}")
-
-
-VERIFIER = "VERIFIER (opdvr.verifier, custom_reward_function)"
-
-
-def check_custom_verifier(config: DictConfig) -> None:
-    """The function exists, can be imported and takes what it will be called with."""
-    reward = config.custom_reward_function
-    path = str(reward.path or "")
-    if not path or path == OWN_VERIFIER_PATH:
-        return
-    source = path.removeprefix("file://")
-    if path.startswith("pkg://"):
-        source = path.removeprefix("pkg://").replace("/", ".")
-    elif not source.endswith(".py"):
-        raise ValueError(f"{VERIFIER}: {source} is no Python file")
-    try:
-        load_verifier(f"{source}:{reward.name}", further=reward.get("reward_kwargs") or {})
-    except ValueError as reason:
-        raise ValueError(f"{VERIFIER}: {reason}") from None
+            choices = ", ".join(map(repr, allowed))
+            yield error(option, f"is {value!r}", remedy=f"it must be one of {choices}")

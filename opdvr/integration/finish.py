@@ -38,7 +38,7 @@ def report(config: DictConfig) -> None:
         folder, folder / CURVES, {f"teacher, {source}": value for source, value in teacher.items()}
     )
     say(f"curves:     {folder / CURVES}")
-    _write_page(folder)
+    write_page(folder)
     say(f"metrics:    {folder / 'metrics.jsonl'}")
     steps = complete_steps(folder)
     if steps:
@@ -46,7 +46,7 @@ def report(config: DictConfig) -> None:
         say(f"checkpoint: {model} (loads in transformers)")
 
 
-def _write_page(folder: Path) -> None:
+def write_page(folder: Path) -> None:
     """The page is about a run that is over and saved: what hinders it is said and stops nothing."""
     try:
         say(f"report:     {write_report([folder])}")

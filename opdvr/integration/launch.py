@@ -24,7 +24,9 @@ from opdvr.integration.checkpoints import (
 )
 from opdvr.integration.config import REPO_ROOT, compose, distills, method_name, signal_name
 from opdvr.integration.demo_data import make_demo_data
-from opdvr.integration.preflight import Refusal, refuse
+from opdvr.integration.options import preflight_mode
+from opdvr.integration.preflight import Finding, Refusal, refuse, summary
+from opdvr.integration.preflight.finding import NOTE
 from opdvr.integration.teacher_settings import teacher_settings
 from opdvr.integration.terminal import output_in_log, say, stage
 from opdvr.integration.watchdog import EXIT_CODE as WATCHDOG_EXIT_CODE
@@ -49,7 +51,7 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO, bool]:
     config = compose(overrides)
     if config.opdvr.demo:
         make_demo_data(config)
-    refuse(config, hear=lambda found: say(f"opdvr: {found}"))
+    look_before(config)
     folder = Path(config.trainer.default_local_dir)
     lock = runs.hold(folder)
     compared = signal_name(config) if distills(config) else "no teacher"
@@ -57,6 +59,24 @@ def prepare(overrides: list[str]) -> tuple[DictConfig, TextIO, bool]:
     is_trained = check_resume(config)
     runs.record(folder, overrides, finished=False)
     return config, lock, is_trained
+
+
+def look_before(config: DictConfig) -> None:
+    """The preflight; its notes are for `opdvr check`, where there is time to read them.
+
+    Raises:
+        ValueError: the run must not start.
+    """
+
+    def hear(found: Finding) -> None:
+        if found.level != NOTE:
+            say(f"opdvr: {found}")
+
+    report = refuse(config, hear)
+    if preflight_mode(config.opdvr.preflight) == "off":
+        return
+    notes = "; its notes: python -m opdvr check" if report.count(NOTE) else ""
+    say(f"opdvr: preflight: {summary(report)}{notes}")
 
 
 def train(config: DictConfig) -> None:

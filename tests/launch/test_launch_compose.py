@@ -84,6 +84,7 @@ def test_the_shell_and_python_know_the_same_names():
         "MODEL_DTYPE": options.MODEL_DTYPES,
         "ADV_ESTIMATOR": ESTIMATORS,
         "PREFLIGHT": options.PREFLIGHT_MODES,
+        "WATCHDOG": options.WATCHDOG_MODES,
         "DEMO_STUDENT": options.DEMO_STUDENTS,
         "DEMO_TEACHER": options.DEMO_TEACHERS,
     }

@@ -71,12 +71,15 @@ def look_at_names(config: DictConfig, hear: Hear = lambda found: None) -> Report
     return report
 
 
-def refuse(config: DictConfig, hear: Hear) -> None:
+def refuse(config: DictConfig, hear: Hear) -> Report:
     """Look as `opdvr.preflight` says, and stop the run where that says so.
 
     Args:
         config: as for `look`.
         hear: called with every finding that does not stop the run, in order.
+
+    Returns:
+        What was found.
 
     Raises:
         Refusal: with all findings of the levels that stop.
@@ -89,6 +92,7 @@ def refuse(config: DictConfig, hear: Hear) -> None:
             hear(found)
     if stopping:
         raise Refusal(stopping)
+    return report
 
 
 def summary(report: Report) -> str:

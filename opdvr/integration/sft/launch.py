@@ -17,6 +17,7 @@ from opdvr.data.wording import how_many
 from opdvr.integration import runs
 from opdvr.integration.checkpoints import check_same_data, complete_steps
 from opdvr.integration.config import SUPERVISED_MODEL
+from opdvr.integration.finish import write_page
 from opdvr.integration.launch import PLATFORM_MODULE, check_resume_mode
 from opdvr.integration.preflight.models import ModelOption, find_model
 from opdvr.integration.sft.config import check, compose
@@ -58,6 +59,7 @@ def main(arguments: list[str]) -> int:
         if not finished and (folder / LOG).exists():
             print(f"opdvr: stopped; the log is {folder / LOG}", file=sys.stderr)
     _say_losses(folder)
+    write_page(folder)
     say(f"model: {model} (ACTOR_MODEL_PATH, transformers and vLLM take it)")
     say(f"opdvr: done in {time.time() - started:.0f} s")
     return 0

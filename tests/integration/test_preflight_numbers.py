@@ -229,6 +229,12 @@ def test_a_process_of_its_own_measures_the_same(tmp_path):
     job, _ = make_job(config, find_sides(config, "")[0])
     assert to_job(asdict(job)) == job
     there, here = run_on_gpu(job), rollout_measure.measure(job)
-    assert replace(there, seconds=0.0) == replace(here, seconds=0.0) and here.lengths
+    # Another process may split sums otherwise: all but rounding is the same.
+    assert here.lengths and (there.lengths, there.finished) == (here.lengths, here.finished)
+    values = {name: value for name, value in here.numbers.items() if value is not None}
+    found = {name: value for name, value in there.numbers.items() if value is not None}
+    assert values and found == pytest.approx(values, rel=1e-3, abs=1e-4)
+    assert (there.missing, there.failed, there.broken) == (here.missing, here.failed, here.broken)
+    assert there.differences.keys() == here.differences.keys() and here.differences
     said = run_on_gpu(replace(job, device="no such device"))
     assert isinstance(said, str) and said.startswith("measuring on the GPU failed: ")

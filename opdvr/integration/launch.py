@@ -31,6 +31,7 @@ from opdvr.integration.teacher_settings import teacher_settings
 from opdvr.integration.terminal import output_in_log, say, stage
 from opdvr.integration.watchdog import EXIT_CODE as WATCHDOG_EXIT_CODE
 from opdvr.integration.watchdog import WatchdogStop
+from opdvr.report.run_folder import METRICS_NAME
 from opdvr.teacher.engines import API_KEY_VARIABLE, TeacherError
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its temporary folder.
@@ -261,6 +262,10 @@ def main(arguments: list[str]) -> int:
     except WatchdogStop as stop:
         print(f"opdvr: {getattr(stop, 'cause', None) or stop}", file=sys.stderr)
         finished = True  # the line says what there is to know
+        if (folder / METRICS_NAME).exists():
+            from opdvr.integration.finish import write_page
+
+            write_page(folder)
         return WATCHDOG_EXIT_CODE
     except KeyboardInterrupt:
         steps = complete_steps(folder)

@@ -216,4 +216,5 @@ def _observed(model_output: dict, data: TensorDict) -> dict[str, torch.Tensor | 
         "rollout_logprobs": data["rollout_log_probs"],
         "entropy": None if entropy is None else response_part(entropy, data).detach(),
         "teacher_entropy": data.get("teacher_entropy", None),
+        "truncated": data.get("truncated", None),
     }

@@ -144,6 +144,7 @@ def trainer_side_sums(
         rollout_logprobs=batch.batch["rollout_log_probs"],
         teacher_entropy=batch.batch.get("teacher_entropy"),
         advantages=batch.batch["advantages"],
+        truncated=batch.batch["truncated"],
     )
 
 

@@ -364,5 +364,6 @@ _UPDATE = (
     "group_correct_frac",
     "sample_index",
     SAMPLE_SLOT,
+    "truncated",
     *scoring.UPDATE_KEYS,
 )

@@ -129,6 +129,11 @@ def _chosen(runs: Sequence[_Run], at: str, notes: list[str]) -> tuple[int, int] 
     validated = ", ".join(map(str, common)) or "none"
     if at == LAST:
         if common:
+            if common[-1] == 0:
+                notes.append(
+                    "step 0, before any training, is the last that both validated: --at best "
+                    "takes each run's own best step"
+                )
             return common[-1], common[-1]
         notes.append("no benchmarks: no step was validated in both runs; --at best needs none")
         return None

@@ -114,7 +114,8 @@ def launcher_overrides(method: str, overrides: list[str]) -> list[str]:
         text=True,
     )
     if done.returncode:
-        raise ValueError(done.stderr.strip().removeprefix("opdvr: "))
+        # What it said before is about what it would have run.
+        raise ValueError(done.stderr.strip().splitlines()[-1].removeprefix("opdvr: "))
     sys.stderr.write(done.stderr)
     command = ["bash", "-c", _READ_WORDS, "-", done.stdout]
     read = subprocess.run(command, capture_output=True, text=True, check=True)

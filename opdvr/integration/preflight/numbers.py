@@ -22,7 +22,7 @@ from opdvr.diagnose.tokenizers import end_ids
 from opdvr.eval.models import Model
 from opdvr.integration.config import REPO_ROOT
 from opdvr.integration.preflight.finding import Finding, note
-from opdvr.integration.preflight.numbers_meaning import DIAGNOSE, UNLOOKED, judge
+from opdvr.integration.preflight.numbers_meaning import DIAGNOSE, MAX_NEW_TOKENS, UNLOOKED, judge
 from opdvr.integration.preflight.sides import (
     STUDENT,
     TEACHER,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 PROMPTS = 4
 # Rows looked through for prompts that the run would keep.
 _ROWS = 64
-MAX_NEW_TOKENS = 128
 # Sampling stops after so many seconds.
 SAMPLING_SECONDS = {"cpu": 3.0, "cuda": 20.0}
 # A process on the GPU that takes longer than this is given up.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Between two layouts of one sequence in float32, nats: rounding only.
 SAME_NATS = 1e-3
+MAX_NEW_TOKENS = 128  # of a sampled response, where the run allows as many
 # Of fewer tokens a mean says nothing of the pair.
 LEAST_TOKENS = 32
 UNLOOKED = "nothing was measured on it"
@@ -69,9 +70,18 @@ def _of_lengths(measured: Measured, job: Job, student: Side) -> Iterator[Finding
         return
     longest = max(measured.lengths)
     limit = f"{job.max_new_tokens} tokens or {job.seconds:g} s"
+    found = f"none of {len(measured.lengths)} responses ended within {longest} tokens"
+    if longest >= job.max_new_tokens < MAX_NEW_TOKENS:
+        yield warning(
+            str(student.option),
+            f"{found}, which is MAX_RESP_LENGTH (data.max_response_length)",
+            "responses that are cut off have no answer to judge",
+            "raise MAX_RESP_LENGTH",
+        )
+        return
     yield note(
         str(student.option),
-        f"none of {len(measured.lengths)} responses ended within {longest} tokens (limit: {limit})",
+        f"{found} (limit: {limit})",
         "its end tokens were not looked at",
         DIAGNOSE,
     )

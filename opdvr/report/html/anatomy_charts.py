@@ -47,7 +47,7 @@ def _gate_table(group: Group, anatomy: Anatomy) -> str:
     head = ["gate", "of correct", "of incorrect", "of all", "mean, nats a token"]
     caption = (
         "Share of the mass (sum of |log-ratio|) that each gate keeps of these same tokens, before "
-        "any scale. `soft` weighs up to twice what agrees, so it may be above 100 %. Gates that "
+        "any scale. soft weighs up to twice what agrees, so it may be above 100 %. Gates that "
         "look at a whole group (mixed, rescue) cannot be worked out from it."
     )
     return table(head, rows, caption, "numbers")

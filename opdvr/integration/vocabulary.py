@@ -34,7 +34,11 @@ def read_vocabulary(folder: Path) -> dict[int, str] | None:
         ValueError: a file is damaged.
     """
     if (folder / "tokenizer.json").is_file():
-        tokens = _from_tokenizer_json(read_json(folder / "tokenizer.json"))
+        path = folder / "tokenizer.json"
+        try:
+            tokens = _from_tokenizer_json(read_json(path))
+        except (KeyError, TypeError, AttributeError, ValueError) as reason:
+            raise ValueError(f"{path} is no tokenizer ({reason}); save it anew") from None
     elif (folder / "vocab.json").is_file():
         tokens = _by_id(read_json(folder / "vocab.json"))
     else:

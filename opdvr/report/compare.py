@@ -19,7 +19,7 @@ from opdvr.eval import paired, statistics
 from opdvr.report import metrics as names
 from opdvr.report.metrics import number_of
 from opdvr.report.run_folder import METRICS_NAME, read_metrics
-from opdvr.report.step_records import VALIDATION_NAME, read_records
+from opdvr.report.step_records import VALIDATION_KEYS, VALIDATION_NAME, require_keys
 from opdvr.report.validations import accuracies
 
 LAST, BEST = "last", "best"
@@ -105,11 +105,17 @@ def _read(folder: Path) -> _Run:
     config = folder / "config.yaml"
     settings = None
     if config.is_file():
-        settings = dict(_flat(yaml.safe_load(config.read_text(encoding="utf-8")) or {}))
+        try:
+            settings = dict(_flat(yaml.safe_load(config.read_text(encoding="utf-8")) or {}))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise ValueError(f"{config} is damaged: restore it, or move it away") from None
     return _Run(
         folder,
         {record["step"]: record for record in logged if names.STEP_SECONDS in record},
-        {record["step"]: record for record in read_records(folder / VALIDATION_NAME)},
+        {
+            record["step"]: record
+            for record in require_keys(folder / VALIDATION_NAME, VALIDATION_KEYS)
+        },
         settings,
     )
 

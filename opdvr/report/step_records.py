@@ -17,6 +17,9 @@ ANATOMY_NAME = "anatomy.jsonl"
 TOKEN_SAMPLES_NAME = "token_samples.jsonl"
 VALIDATION_NAME = "validation.jsonl"
 ALARMS_NAME = "alarms.jsonl"
+# Without which a line of them cannot be shown.
+TOKEN_SAMPLE_KEYS = {"step": int, "tokens": list, "ids": list, "correct": bool}
+VALIDATION_KEYS = {"step": int, "n": int, "sources": dict, "samples": list}
 RECORD_NAMES = (ANATOMY_NAME, TOKEN_SAMPLES_NAME, VALIDATION_NAME, ALARMS_NAME)
 
 
@@ -28,6 +31,23 @@ def read_records(path: Path | str) -> list[dict[str, Any]]:
     """
     file = Path(path)
     return parse_records(file.read_bytes(), file)[0] if file.is_file() else []
+
+
+def require_keys(path: Path, keys: Mapping[str, type]) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines, each with these keys of these types.
+
+    Raises:
+        ValueError: a line lacks one, or is damaged.
+    """
+    records = read_records(path)
+    for number, record in enumerate(records, start=1):
+        for name, kind in keys.items():
+            if not isinstance(record.get(name), kind):
+                raise ValueError(
+                    f"{path} line {number} has no {name} ({kind.__name__}): remove the line, or "
+                    "restore the file"
+                )
+    return records
 
 
 def parse_records(content: bytes, file: Path, step_needed: bool = False) -> tuple[list, str]:

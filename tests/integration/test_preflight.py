@@ -70,7 +70,7 @@ def config(tmp_path):
                     "log_prob_use_dynamic_bsz": True,
                     "log_prob_max_token_len_per_gpu": 48,
                     "agent": {"num_workers": 2},
-                    "val_kwargs": {"n": 4, "do_sample": True, "temperature": 0.7},
+                    "val_kwargs": {"n": 4, "do_sample": True, "temperature": 0.7, "top_k": -1},
                 },
             },
             "reward_model": {
@@ -450,6 +450,29 @@ def test_model_without_a_readable_tokenizer_is_a_warning(config, tmp_path):
 def test_damaged_files_are_named(config, tmp_path):
     (tmp_path / "teacher" / "config.json").write_text("{")
     assert names(refusal(config), "config.json is not valid JSON")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.json", "[]", "is no JSON object"),
+        ("config.json", '{"vocab_size": "3"}', "vocab_size is '3', no whole number"),
+        ("tokenizer.json", "{}", "is no tokenizer"),
+    ],
+)
+def test_files_of_another_shape_are_named(config, tmp_path, file, content, said):
+    (tmp_path / "student" / file).write_text(content)
+    errors = [str(found) for found in findings(config) if found.level == "error"]
+    assert errors and all(names(error, file, said) for error in errors)
+
+
+def test_no_file_at_all(config):
+    assert names(refusal(config, data__train_files=[]), "TRAIN_DATASET", "names no file")
+
+
+def test_validation_samples_of_the_likeliest_token_are_copies(config):
+    found = refusal(config, actor_rollout_ref__rollout__val_kwargs__top_k=1)
+    assert names(found, "VAL_N", "top_k is 1", "copies")
 
 
 def test_every_kind_of_vocabulary_file(tmp_path):

@@ -20,6 +20,12 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
     right = solution_str.endswith(f"Answer: {ground_truth}")
     return {"score": float(right), "acc": right}
 """
+EXITS = """
+import sys
+
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    sys.exit(0)
+"""
 RAISES = """
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     return 1.0 if extra_info["index"] == 0 else extra_info["missing"]
@@ -138,3 +144,10 @@ def test_the_packages_own_is_not_tried(tmp_path):
 def test_one_that_is_not_there(named, said):
     (error,) = check_verifier(compose(["platform=cpu", named]), None)
     assert error.level == "error" and said in str(error)
+
+
+def test_one_that_ends_the_process_is_an_error(found, tmp_path):
+    (line,) = found(EXITS, BOXED_PROMPTS)
+    assert line.level == "error" and "raises SystemExit" in str(line)
+    (line,) = found("raise SystemExit(0)", BOXED_PROMPTS)
+    assert line.level == "error" and "cannot be imported" in str(line)

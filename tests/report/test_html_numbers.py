@@ -52,6 +52,22 @@ def test_runs_that_differ_in_seed_and_name_are_one_group(tmp_path):
     assert found == {"opdvr.correctness_gated_mode": ["default", "inverse"]}
 
 
+def test_a_run_named_after_its_method_is_no_seed_of_another(tmp_path):
+    folders = [write_fake_run(tmp_path / gate, gate=gate) for gate in ("soft", "margin")]
+    assert [group.title for group in groups_of(*folders)] == ["soft", "margin"]
+
+
+def test_only_a_page_is_overwritten(tmp_path):
+    run = write_fake_run(tmp_path / "run")
+    metrics = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="metrics.jsonl is there and is no HTML file"):
+        write_report([run], run / "metrics.jsonl")
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+    with pytest.raises(ValueError, match="no HTML file"):
+        write_report([run], "/dev/null")
+    assert write_report([run], write_report([run])).is_file()
+
+
 def test_runs_without_a_configuration_stay_apart(tmp_path):
     folders = [write_fake_run(tmp_path / name) for name in "ab"]
     for folder in folders:
@@ -105,7 +121,9 @@ def test_intervals_come_from_the_problems(tmp_path):
 def test_a_problem_without_a_number_has_no_part_in_the_interval(tmp_path):
     folder = write_fake_run(tmp_path / "run")
     sources = {"demo": {"problems": ["a", "b"], "accuracy": [1.0, None]}}
-    write_lines(folder / "validation.jsonl", [{"step": 10, "sources": sources, "samples": []}])
+    write_lines(
+        folder / "validation.jsonl", [{"step": 10, "n": 1, "sources": sources, "samples": []}]
+    )
     assert accuracy_interval(load_runs([folder])[0], "demo", 10) == (1.0, 1.0)
 
 

@@ -9,6 +9,7 @@ from opdvr.report.step_records import (
     append_record,
     keep_steps,
     read_records,
+    require_keys,
 )
 
 
@@ -69,3 +70,11 @@ def test_a_run_that_goes_back_drops_what_it_repeats(tmp_path):
     assert read_records(tmp_path / ANATOMY_NAME) == []
     RunFolder(tmp_path).open({}, ["x"], None)
     assert read_records(tmp_path / TOKEN_SAMPLES_NAME) == []
+
+
+def test_a_line_that_lacks_what_is_shown_is_named(tmp_path):
+    path = tmp_path / "validation.jsonl"
+    path.write_text('{"step": 1, "n": 2}\n{"step": 2}\n')
+    assert require_keys(path, {"step": int}) == [{"step": 1, "n": 2}, {"step": 2}]
+    with pytest.raises(ValueError, match=r"validation.jsonl line 2 has no n \(int\)"):
+        require_keys(path, {"step": int, "n": int})

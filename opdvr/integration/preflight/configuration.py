@@ -235,6 +235,13 @@ def check_sampling(config: DictConfig) -> Iterator[Finding]:
             f"the {validation.n} samples of a prompt in validation would be copies",
             "set do_sample=True and VAL_TEMPERATURE above 0, or VAL_N=1",
         )
+    elif validation.n > 1 and validation.top_k == 1:
+        yield error(
+            "VAL_N (actor_rollout_ref.rollout.val_kwargs.n)",
+            f"is {validation.n}, but actor_rollout_ref.rollout.val_kwargs.top_k is 1",
+            f"the {validation.n} samples of a prompt in validation would be copies",
+            "set top_k=-1, or VAL_N=1",
+        )
     cuts = []
     if rollout.top_p < 1:
         cuts.append(f"actor_rollout_ref.rollout.top_p={rollout.top_p}")

@@ -61,6 +61,8 @@ def look_at_files(
 ) -> tuple[DataReport | None, list[Finding]]:
     """What one option's files hold, and what is wrong with them (then without a report)."""
     files = [files] if isinstance(files, str) else list(files or [])
+    if not files:
+        return None, [error(option, "names no file", remedy="name one, or a list of them")]
     local = [file for file in files if "://" not in file]
     findings = [
         note(f"{option}: {file}", "is remote and was not checked")

@@ -89,6 +89,13 @@ def check_disk(config: DictConfig, student: Shape) -> Iterator[Finding]:
     trained = trained_parameters(config, student)
     one = FLOAT32 * (2 * student.parameters + ADAM_MOMENTS * trained)
     folder, free = free_disk(Path(trainer.default_local_dir))
+    if folder.is_file():
+        yield error(
+            CHECKPOINTS,
+            f"is {trainer.default_local_dir}, but {folder} is a file",
+            remedy="name another folder",
+        )
+        return
     what = (
         f"up to {how_many(count, 'checkpoint')} of {shown(one)} each "
         f"(trainer.max_actor_ckpt_to_keep, and one being written), {shown(free)} free in {folder}"

@@ -234,7 +234,31 @@ def _cached_snapshot(name: str) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
+_WHOLE_NUMBERS = (
+    "vocab_size",
+    "max_position_embeddings",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "head_dim",
+)
+
+
 def text_config(folder: Path) -> dict:
-    """The language model's part of config.json (nested in models that also see or hear)."""
-    config = read_json(folder / "config.json")
-    return config.get("text_config", config)
+    """The language model's part of config.json (nested in models that also see or hear).
+
+    Raises:
+        ValueError: it is damaged, or a size in it is no whole number.
+    """
+    path = folder / "config.json"
+    config = read_json(path)
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is no JSON object; get or save the model anew")
+    config = config.get("text_config", config)
+    for name in _WHOLE_NUMBERS:
+        value = config.get(name)
+        if value is not None and not isinstance(value, int):
+            raise ValueError(f"{path}: {name} is {value!r}, no whole number; mend it")
+    return config

@@ -80,8 +80,8 @@ def check_answers(function: Callable, rows: list[Row], threshold: float) -> Iter
             scores = [
                 _score(function(**_keywords(row, response))) for response in right_answers(row)
             ]
-        # Whatever a foreign function raises would end the run at its first step.
-        except Exception as reason:
+        # Whatever a foreign function raises, or an exit, would end the run at its first step.
+        except (Exception, SystemExit) as reason:
             yield error(
                 VERIFIER,
                 f"raises {type(reason).__name__} ({reason}) on row {row.number} of the training "

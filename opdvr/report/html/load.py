@@ -18,9 +18,12 @@ from opdvr.report.series import Run
 from opdvr.report.step_records import (
     ALARMS_NAME,
     ANATOMY_NAME,
+    TOKEN_SAMPLE_KEYS,
     TOKEN_SAMPLES_NAME,
+    VALIDATION_KEYS,
     VALIDATION_NAME,
     read_records,
+    require_keys,
 )
 
 MOST_GROUPS = len(PALETTE)
@@ -116,8 +119,8 @@ def _load(folder: Path, label: str) -> LoadedRun:
         _parsed(folder / "git.json", json.loads),
         summary.read_text(encoding="utf-8", errors="replace") if summary.is_file() else None,
         read_records(folder / ANATOMY_NAME),
-        read_records(folder / TOKEN_SAMPLES_NAME),
-        read_records(folder / VALIDATION_NAME),
+        require_keys(folder / TOKEN_SAMPLES_NAME, TOKEN_SAMPLE_KEYS),
+        require_keys(folder / VALIDATION_NAME, VALIDATION_KEYS),
         read_records(folder / ALARMS_NAME),
     )
 
@@ -174,17 +177,17 @@ def grouped(runs: Sequence[LoadedRun]) -> list[Group]:
 def _key(run: LoadedRun) -> Any:  # noqa: ANN401
     if not run.config:
         return run.folder
-    own = {str(run.folder), str(run.option("trainer.default_local_dir", ""))}
-    own |= {str(run.option("trainer.experiment_name", ""))}
+    own = {str(run.folder), str(run.option("trainer.default_local_dir", ""))} - {"", "None"}
     kept = {}
     for name, value in run.config.items():
         last = name.rsplit(".", 1)[-1]
         if last in _NAMES or _SEED.fullmatch(last):
             continue
-        if isinstance(value, str):
-            for part in sorted(own - {"", "None"}, key=len, reverse=True):
-                value = value.replace(part, "<run>")
-        kept[name] = value
+        lies_in_the_run = isinstance(value, str) and any(
+            value == part or value.startswith(f"{part}/") for part in own
+        )
+        if not lies_in_the_run:
+            kept[name] = value
     return json.dumps(kept, sort_keys=True, default=str)
 
 

@@ -48,6 +48,8 @@ def write_report(folders: Sequence[Path | str], output: Path | str | None = None
     output = Path(output)
     if output.is_dir():
         raise ValueError(f"{output} is a folder: name a file in it with --output")
+    if output.exists() and not (output.is_file() and output.suffix.lower() in (".html", ".htm")):
+        raise ValueError(f"{output} is there and is no HTML file: choose another --output")
     content = page(groups).encode()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

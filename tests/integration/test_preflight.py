@@ -455,7 +455,7 @@ def test_damaged_files_are_named(config, tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("config.json", "[]", "is no JSON object"),
+        ("config.json", "[]", "holds no JSON object"),
         ("config.json", '{"vocab_size": "3"}', "vocab_size is '3', no whole number"),
         ("tokenizer.json", "{}", "is no tokenizer"),
     ],

@@ -254,8 +254,6 @@ def text_config(folder: Path) -> dict:
     """
     path = folder / "config.json"
     config = read_json(path)
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is no JSON object; get or save the model anew")
     config = config.get("text_config", config)
     for name in _WHOLE_NUMBERS:
         value = config.get(name)

@@ -90,7 +90,9 @@ class StepLogger(VERL_TRACKING):
         self._run = RunFolder(self._folder).open(config, sys.argv, resumed)
         total = self._trainer.total_training_steps
         self._lines = StepLine(total, resumed or 0)
-        self._watchdog = Watchdog(self._trainer.config.opdvr.watchdog, self._run, total)
+        # Supervised runs have none.
+        mode = OmegaConf.select(self._trainer.config, "opdvr.watchdog") or "off"
+        self._watchdog = Watchdog(mode, self._run, total)
 
 
 def _usable_wandb(backends: list[str], folder: Path) -> list[str]:

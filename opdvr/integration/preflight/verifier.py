@@ -58,6 +58,10 @@ def load(config: DictConfig) -> Callable | list[Finding]:
         function = load_verifier(f"{source}:{reward.name}", further=further)
     except ValueError as reason:
         return [from_message(ERROR, VERIFIER, str(reason))]
+    # A foreign file may raise anything while it is run, or exit.
+    except (Exception, SystemExit) as reason:
+        text = f"cannot be imported: it raises {type(reason).__name__} ({reason})"
+        return [error(VERIFIER, text, remedy="mend the file")]
     return lambda **given: function(**given, **further)
 
 

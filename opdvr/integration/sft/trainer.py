@@ -86,7 +86,9 @@ class OpdvrSftTrainer(verl_sft.SFTTrainer):
     def __init__(self, config: DictConfig, fingerprint: dict[str, object]):
         self.fingerprint = fingerprint
         self.run_folder = Path(config.trainer.default_local_dir)
-        self.corrections: dict[str, float | None] = {}  # the logger's, none here
+        # What the logger of runs on rollouts reads: none here.
+        self.corrections: dict[str, float | None] = {}
+        self.pending_records: list[tuple[str, dict[str, Any]]] = []
         self.kept = config.trainer.max_ckpt_to_keep
         torch.manual_seed(config.trainer.seed)  # of an adapter's first weights
         checkpoint = _choose_resume(self.run_folder, config, fingerprint)

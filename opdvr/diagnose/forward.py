@@ -26,7 +26,7 @@ from opdvr.integration.head import (
 # Tokens of one forward pass, padding included: fills a GPU, and fits a CPU's cache of small models.
 _BATCH_TOKENS = {"cuda": 32768, "cpu": 4096}
 # How many tokens the check of the output layer runs on: each with all logits.
-_CHECKED_TOKENS = 8
+CHECKED_TOKENS = 8
 
 
 class Scored(NamedTuple):
@@ -123,7 +123,7 @@ def _packed_logits(model: torch.nn.Module, **inputs: torch.Tensor) -> torch.Tens
 
 def _check(model: torch.nn.Module, head: ScoringHead, sequence: Tokens, scoring: Scoring) -> None:
     """Once: our scores against the model's own logits."""
-    ids = torch.tensor([sequence[0] + sequence[1]], device=scoring.device)[:, :_CHECKED_TOKENS]
+    ids = torch.tensor([sequence[0] + sequence[1]], device=scoring.device)[:, :CHECKED_TOKENS]
     dtype = getattr(torch, scoring.dtype)
     head.check(lambda: _packed_logits(model, input_ids=ids), ids.shape[1], dtype)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,3 @@ def _record(line: bytes, step_needed: bool) -> dict[str, Any] | None:
     if not isinstance(record, dict):
         return None
     return record if not step_needed or isinstance(record.get("step"), int) else None
-
-
-def thinned(records: Sequence[dict[str, Any]], stride: int) -> list[dict[str, Any]]:
-    """The records whose step is a multiple of `stride`."""
-    return [record for record in records if record["step"] % stride == 0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from opdvr.diagnose.forward import Scored, Tokens
+from opdvr.diagnose.forward import CHECKED_TOKENS, Scored, Tokens
 from opdvr.integration.head import (
     CANDIDATES,
     ENTROPY,
@@ -22,8 +22,6 @@ from opdvr.integration.head import (
     ScoreRequest,
     ScoringHead,
 )
-
-_CHECKED_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,8 @@ def score_packed(
         top_k=top_k,
     )
     head.check(
-        lambda: model(input_ids=row.input_ids[:, :_CHECKED_TOKENS], use_cache=False).logits,
-        min(_CHECKED_TOKENS, row.input_ids.shape[1]),
+        lambda: model(input_ids=row.input_ids[:, :CHECKED_TOKENS], use_cache=False).logits,
+        min(CHECKED_TOKENS, row.input_ids.shape[1]),
         torch.float32,
     )
     with head.answering(request):
